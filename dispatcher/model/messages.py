@@ -293,8 +293,9 @@ Find out which, first. If it was installed anew:
     _message(
         "command-did-not-start", _CLUSTER, "The login there ended before the command had begun.",
         """The message quotes what the host said instead: an account that may not log in (nologin),
-        login files that exit, a forced command, a login shell that is gone.""",
-        "    ssh NAME true",
+        login files that exit, a forced command, a login shell that is gone. A login that allows
+        only some commands takes those by exec --plain.""",
+        "    dispatch exec --plain -w NAME true",
     ),
     _message(
         "check-failed", _CLUSTER, "The host is not fit for this run.",

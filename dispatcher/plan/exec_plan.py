@@ -153,7 +153,7 @@ class ExecPlan(Value):
     (columns, rows) of the terminal it gets there. script: of whose path one of the words is the
     name. one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
     in the order in which they were written; of two, sshd tells no order. exports: variables that
-    the user gives the command.
+    the user gives the command. plain: the words are sent as they are, and nothing else.
     """
 
     hosts: tuple[Host, ...]
@@ -166,6 +166,7 @@ class ExecPlan(Value):
     script: Script | None = None
     one_pipe: bool = False
     exports: tuple[tuple[str, str], ...] = ()
+    plain: bool = False
 
     def __post_init__(self) -> None:
         if not all(words and words[0] for words in map(self.words_for, range(len(self.hosts)))):
@@ -186,6 +187,11 @@ class ExecPlan(Value):
     def words_for(self, node: int) -> tuple[str, ...]:
         """The argv of host ``node``."""
         return self.words + self.tails[node] if self.tails else self.words
+
+    def plain_for(self, node: int) -> str | None:
+        """The command line that is sent to host ``node`` alone; one word is shell text."""
+        words = self.words_for(node)
+        return None if not self.plain else words[0] if len(words) == 1 else shlex.join(words)
 
     def environment(self, node: int) -> tuple[tuple[str, str], ...]:
         """What the command on host ``node`` can know about its place."""

@@ -21,15 +21,8 @@ from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.names import plural, size
 from dispatcher.model.paths import make_folders
-from dispatcher.remote.copy.disk import (
-    PART,
-    Incoming,
-    has_wildcards,
-    is_ours,
-    needs,
-    same_time,
-    split,
-)
+from dispatcher.remote.copy import disk
+from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, MOST_PARTS, Entry
@@ -213,7 +206,7 @@ class Receiving:
             return False
         if not (self._checksum or same_time(there.st_mtime_ns, entry.mtime)):
             return False
-        if not is_ours(there) and not (self._checksum and os.geteuid() == 0):
+        if not disk.is_ours(there) and not (self._checksum and os.geteuid() == 0):
             return False  # of another user's even what is the same may change any time
         if self._checksum and not self._same_contents(entry, place, parts):
             return False

@@ -22,6 +22,7 @@ WRAPPER = shell.wrapper("token", sudo="root")
 LOST = Failure(Kind.LOST, "its jump host went away")
 REFUSED = Failure(Kind.REFUSED, "nobody listens")
 SAID = "; remote said: sh: x"
+PLAIN = "dispatch exec --plain -w n3 true  # if the login allows only some commands"
 READS = "a login file of this host reads standard input, where the command comes from"
 
 
@@ -164,12 +165,13 @@ def test_a_command_that_does_not_start_in_time(
 @pytest.mark.parametrize(
     ("options", "code", "known", "failure"),
     [
-        ({}, 127, None, Failure(Kind.START, "exit code 127 before the command started" + SAID)),
+        ({}, 127, None,
+         Failure(Kind.START, "exit code 127 before the command started" + SAID, PLAIN)),
         ({}, None, None, Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({}, 255, LOST, LOST),
         ({"errors": f"guard: not allowed: echo {READS}\n"}, 1, None,
          Failure(Kind.START, "exit code 1 before the command started; remote said: guard: not "
-                 f"allowed: echo {READS}")),
+                 f"allowed: echo {READS}", PLAIN)),
         ({"errors": f"{READS}\nx\n"}, 1, None,
          Failure(Kind.START, READS, "[ -t 0 ] || return  # at the top of the login file that reads "
                  "standard input")),
@@ -177,7 +179,11 @@ def test_a_command_that_does_not_start_in_time(
         ({"wrapper": WRAPPER, "sudo": True}, None, None,
          Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({"wrapper": WRAPPER, "sudo": False}, 1, None,
-         Failure(Kind.START, "exit code 1 before the command started" + SAID)),
+         Failure(Kind.START, "exit code 1 before the command started" + SAID, PLAIN)),
+        ({"wrapper": WRAPPER, "sudo": True, "errors": "me is not allowed to execute it\n"}, 1, None,
+         Failure(Kind.SUDO, "exit code 1; remote said: me is not allowed to execute it",
+                 "dispatch exec --plain -w n3 sudo -n true  # --sudo starts /bin/sh, for which "
+                 "there is no rule")),
     ],
 )  # fmt: skip
 def test_a_link_that_ends_before_the_command_has_begun(
@@ -340,6 +346,20 @@ def test_who_talks_with_the_command_begins_and_ends_with_it(clock: Clock) -> Non
     host.far.ends(0)
     host.step()
     assert talks.did[1:] == [("finish", 3)]
+
+
+def test_a_plain_command_line_is_all_that_is_sent(clock: Clock) -> None:
+    host = Host(plain="uname -n")
+    assert not host.command.never_blocks
+    host.command.open()
+    assert host.way.asked[0][1] == "uname -n"
+    assert host.far.did == ["watch", "end of input"]
+    assert isinstance(host.told[-1], ev.NodeBooted)
+    host.step(b"n3")
+    assert host.text() == b"n3"
+    host.command.signal("TERM")
+    host.command.step("TERM")
+    assert host.far.did == ["watch", "end of input", "close"]
 
 
 # -- prompts ----------------------------------------------------------------------------

@@ -29,6 +29,10 @@ class CommandOptions(Options, section="Command"):
         "arguments, and remove it there, however it ends. Its first line says who runs it, /bin/sh "
         "if it does not begin with #!.",
     )
+    plain: bool = option(
+        help="Send the command line as you typed it and nothing else, as ssh does: for logins that "
+        "allow only some commands, or read standard input. What ends early may run on there."
+    )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
     no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
     pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")

@@ -98,7 +98,11 @@ def run(options: ExecOptions) -> int:
         script=script,
         one_pipe=is_one_pipe(options),
         exports=variables(options),
+        plain=options.plain,
     )
+    for name in ("script", "sudo", "pty", "env", "fanout_tree"):
+        if options.plain and getattr(options, name) not in (None, False, ()):
+            raise ConflictingOptions(f"--plain and --{name.replace('_', '-')} exclude each other")
     exec_output.check(options)
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
@@ -153,12 +157,13 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
             )
         if not options.shell.strip():
             raise UsageError("--shell: an empty text")
-        return ("/bin/sh", "-c", options.shell)
+        return (options.shell,) if options.plain else ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
         raise MissingArgument("no command given", hint="dispatch exec -H hostfile -- uptime")
-    if len(words) == 1 and mistakes.is_quoted(words[0]):
+    if len(words) == 1 and mistakes.is_quoted(words[0]) and not options.plain:
         return ("/bin/sh", "-c", words[0])
-    mistakes.exec_words(words)
+    if not options.plain:
+        mistakes.exec_words(words)
     return words
 
 
@@ -248,7 +253,7 @@ def carry_out(
     stay: other hosts of ``--retry-failed``, left out now.
     """
     from dispatcher.cli.exec.exec_output import ExecOutput
-    from dispatcher.core.events.exec_events import exit_code
+    from dispatcher.core.events.exec_events import Interrupted, TimedOut, exit_code
     from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.output.files.hosts_left import HostsLeft, write
     from dispatcher.runner.exec.exec_loop import ExecRunner
@@ -285,6 +290,11 @@ def carry_out(
         )
         reach.typing = runner.typing
         outcomes = runner.run()
+    if exec_plan.plain:
+        outcomes = tuple(
+            replace(one, ended=False) if isinstance(one, TimedOut | Interrupted) else one
+            for one in outcomes
+        )
     output.conclude(outcomes)
     code = exit_code(outcomes, largest=options.max_code) or int(output.is_full)
     for path, hosts in lists.items():

@@ -194,6 +194,7 @@ REFUSED = {
     "env": "set variables of commands",
     "env-file": "name a file of variables",
     "pty": "give a host your terminal",
+    "plain": "let commands run on",
     "speed": "let the GPUs of hosts work",
     **dict.fromkeys(
         "apply copy dest error-dir events failed-to metrics output output-dir rcopy retry-failed "

@@ -176,6 +176,7 @@ class ExecRunner(EventLoop):
                 one_pipe=exec_plan.one_pipe,
             ),
             wrapper=self._wrapper,
+            plain=exec_plan.plain_for(node),
             sudo=exec_plan.sudo is not None,
             window=None if exec_plan.terminal is None else Window(*exec_plan.terminal),
             seconds=order.seconds,

@@ -38,6 +38,7 @@ MOST_NOISE = 16 << 20
 HELD_OPEN = 1.0
 #: what sudo says where its rules have ``requiretty``
 NO_TERMINAL = "must have a tty"
+NOT_THAT = "is not allowed to execute"
 #: seconds between two looks at a link that does not tell when its command ended
 POLL = 1.0
 
@@ -50,10 +51,10 @@ class HostCommand:
     """One attempt at one host.
 
     opening: what ``shell.opening`` made of the command. wrapper: where it has to wait for its turn,
-    or None; sudo: whether that is sudo's. window: of the terminal that the command gets, or None.
-    seconds: until the command must have started. stdio: who writes what it reads, or None. typed:
-    seconds for which the user has typed secrets so far. tell, output: take events and (node,
-    stream, bytes).
+    or None; sudo: whether that is sudo's. plain: sent in the place of both, or None. window: of the
+    terminal that the command gets, or None. seconds: until the command must have started. stdio:
+    who writes what it reads, or None. typed: seconds for which the user has typed secrets so far.
+    tell, output: take events and (node, stream, bytes).
     """
 
     node: int
@@ -62,6 +63,7 @@ class HostCommand:
     transport: Transport
     opening: bytes
     wrapper: Wrapper | None
+    plain: str | None = None
     sudo: bool
     window: Window | None
     seconds: float
@@ -78,7 +80,7 @@ class HostCommand:
         #: takes what is for ``step``, from any thread
         self.post: Callable[[object], None] = lambda item: None
         wrapper = self.wrapper
-        self._command = shell.COMMAND if wrapper is None else wrapper.command
+        self._command = self.plain or (shell.COMMAND if wrapper is None else wrapper.command)
         self._prompts = None if wrapper is None else PromptScanner(wrapper)
         self._deadline = time.monotonic() + self.seconds
         self._call: Call | None = None
@@ -89,7 +91,7 @@ class HostCommand:
         self._asked = False  # to end
         self._begun = False
         self._stopping = False  # nothing that happens from now on is news
-        self._scanner: SyncScanner | None = SyncScanner()  # None: the command has started
+        self._scanner = None if self.plain else SyncScanner()  # None: the command has started
         self._errors = b""
         self._gone = False  # the command or the connection is
         self._ended = False  # standard output is
@@ -133,7 +135,7 @@ class HostCommand:
     @property
     def never_blocks(self) -> bool:
         """Whether nothing that we do can take long, once the host has been called."""
-        return self._prompts is None and self.stdio is None and self.window is None
+        return not (self._prompts or self.stdio or self.window or self.plain)
 
     def call(self) -> bool:
         """Call the host without waiting; False where it takes ``open``."""
@@ -150,8 +152,12 @@ class HostCommand:
         self._begin()
         opened = self.transport.open(self.target, self._command, self._deadline, self.window)
         self._arrived(opened)
-        first = self.opening if self.wrapper is None else self.wrapper.first
-        if self._link is not None and not self.over and first:
+        if self._link is None or self.over:
+            return
+        if self.plain:
+            self.tell(ev.NodeBooted(self.node, 0))
+            self.stdio.start(self.node, self._link) if self.stdio else self._link.end_input()
+        elif first := self.opening if self.wrapper is None else self.wrapper.first:
             self._write(self._link, first)
 
     def _begin(self) -> None:
@@ -260,7 +266,7 @@ class HostCommand:
         elif self.stdio is not None and self.stdio.takes_output and not self._asked:
             self._asked = True
             link.end_input()  # who we talk with ends in good order when we say no more
-        elif self.window is not None or self.stdio is not None:
+        elif self.window is not None or self.stdio is not None or self.plain:
             link.close()  # no line for orders: the far side sees the end
         else:
             self._write(link, shell.order(name))
@@ -374,6 +380,8 @@ class HostCommand:
         if self._scanner is not None:
             return ev.NodeLost(self.node, self._not_started(link))
         ending = link.ending(0.0)
+        if self.plain and (known := link.failure(0.5)) is not None:
+            return ev.NodeLost(self.node, known)
         if ending.code is None and ending.signal is None:
             lost = Failure(Kind.LOST, "the connection ended while the command ran")
             return ev.NodeLost(self.node, link.failure(0.0) or lost)
@@ -385,14 +393,19 @@ class HostCommand:
             return known
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
+        plain = f"dispatch exec --plain -w {self.target.host}"
         if self._prompts is not None and self.sudo and code is not None:
             why = how + self._last_words()
             hint = "--pty" if self.stdio is None else "Defaults !requiretty  # in its sudoers"
-            return Failure(Kind.SUDO, why, hint if NO_TERMINAL in why else None)
+            if NOT_THAT in why:
+                hint = f"{plain} sudo -n true  # --sudo starts /bin/sh, for which there is no rule"
+            return Failure(Kind.SUDO, why, hint if NO_TERMINAL in why or NOT_THAT in why else None)
         reads = payload.READS_INPUT % "command"
         if reads.encode() in self._errors.splitlines():
             return Failure(Kind.START, reads, payload.READ_NO_INPUT)
-        return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
+        why = f"{how} before the command started{self._last_words()}"
+        some = f"{plain} true  # if the login allows only some commands"
+        return Failure(Kind.START, why, None if code is None else some)
 
     def _last_words(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
@@ -121,6 +122,24 @@ def test_a_login_file_that_reads_lines(cluster: Cluster, tmp_path: Path) -> None
     finally:
         for host in cluster.hosts:
             cluster.run(["sh", "-c", ": > ~/.bashrc; rm -f /var/tmp/sent"], host)
+
+
+def test_a_login_that_allows_one_command(cluster: Cluster, transport: str) -> None:
+    """And reads all of standard input; as by a forced command, or rbash."""
+    guard = "case $BASH_EXECUTION_STRING in 'uname -n') cat;; *) echo restricted; exit 7;; esac"
+    cluster.run(["sh", "-c", f"echo {shlex.quote(guard)} > ~/.bashrc"], "n1")
+    try:
+        words = ("--transport", transport, "-w", "n1")
+        done = run(cluster, *words, "--", "uname", "-n")
+        assert done.returncode == 125
+        assert "remote said: restricted" in done.stderr
+        assert "hint: dispatch exec --plain -w n1 true" in done.stderr
+        done = run(cluster, *words, "--plain", "--", "uname", "-n")
+        assert (done.returncode, done.stdout) == (0, "n1: n1\n"), done.stderr
+        done = run(cluster, *words, "--plain", "uname -a")
+        assert (done.returncode, done.stdout) == (1, "n1: restricted\n"), done.stderr
+    finally:
+        cluster.run(["sh", "-c", ": > ~/.bashrc"], "n1")
 
 
 def test_a_background_process_does_not_hold_us(cluster: Cluster) -> None:
