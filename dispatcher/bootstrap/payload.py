@@ -66,7 +66,7 @@ NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
 
 #: what is written to a host first: a login file that reads standard input gets lines of it
-BLANK_LINES = b"\n" * 32
+BLANK_LINES = b"\n" * 8
 #: why nothing can start on a host, and what helps
 READS_INPUT = "a login file of this host reads standard input, where the %s comes from"
 READ_NO_INPUT = "[ -t 0 ] || return  # at the top of the login file that reads standard input"
