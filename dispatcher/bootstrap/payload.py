@@ -30,7 +30,8 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
 
 OLDEST_PYTHON = (3, 8)
-NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
+_MINORS = range(14, 7, -1)
+NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in _MINORS)
 #: what is looked for on a host, in this order
 PYTHONS = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
 
@@ -315,7 +316,7 @@ def _stage_one(size: int) -> bytes:
     source = (
         "import os,sys\n"
         f"if sys.version_info<{OLDEST_PYTHON!r}:\n"
-        f" for p in {NEWER_PYTHONS!r}:\n"
+        f" for p in map('python3.{{}}'.format,{_MINORS!r}):\n"
         "  try:os.execvp(p,[p,'-I','-S','-c','import io;f=io.FileIO(0);S=%r;exec(S)'%S])\n"
         "  except OSError:pass\n"
         f" sys.stderr.write({NO_PYTHON_MARK!r}+'%s is %d.%d, at least %d.%d is needed\\n'"
