@@ -407,7 +407,7 @@ def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
     """Say the verdict of the ended ``job``; its exit code. Raises: DispatchError if it has none."""
     if job.end is None:
         raise registry.not_running(job)
-    lines = [str(line) for line in job.end["verdict"]]
+    lines = run_sinks.on_screen([str(line) for line in job.end["verdict"]])
     code = int(job.end["exit_code"])
     if watch is not None and watch.has_footer:
         seconds = float(job.end["ended"]) - job.began

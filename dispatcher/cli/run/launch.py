@@ -137,7 +137,6 @@ def _run(
     from dispatcher.cli.run.run_sinks import Monitoring, RankLabels, TraceFile
     from dispatcher.core.events.run_events import Event, SignalReceived, Sink
     from dispatcher.output.terminal.notes import Notes
-    from dispatcher.output.text.verdict_text import fitted
     from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
     from dispatcher.transport.ssh_auth.passwords import Passwords
@@ -258,8 +257,7 @@ def _run(
         say(f"note: {words}")
     registration.conclude(report.exit_code, report.verdict, report.may_run_on)
     code = report.exit_code or int(bool(unwritten))
-    window = run_sinks.window()
-    verdict_lines = fitted(report.verdict, *window) if window else report.verdict
+    verdict_lines = run_sinks.on_screen(report.verdict)
     if progress is not None:
         run_sinks.close_panel(
             verdict_lines, code, len(plan.nodes), report.world_size, report.seconds

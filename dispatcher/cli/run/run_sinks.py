@@ -194,12 +194,14 @@ def may_draw(environ: Mapping[str, str]) -> bool:
     return same_file(STDOUT, STDERR) or (not os.isatty(STDOUT) and not can_pause(STDOUT))
 
 
-def window() -> tuple[int, int] | None:
-    """Columns and rows of the terminal that standard error is; None where it is none."""
+def on_screen(lines: Sequence[str]) -> Sequence[str]:
+    """The ``lines`` of a verdict, fewer where standard error is a terminal that they do not fit."""
+    from dispatcher.output.text.verdict_text import fitted
+
     with contextlib.suppress(OSError):
         columns, rows = os.get_terminal_size(STDERR)
-        return (columns, rows) if columns > 0 < rows else None
-    return None
+        return fitted(lines, columns, rows) if columns > 0 < rows else lines
+    return lines
 
 
 def close_panel(
@@ -212,10 +214,13 @@ def close_panel(
         return
     from dispatcher.output.terminal.footer import closing
 
-    columns, _ = window() or (80, 24)
+    try:
+        columns = os.get_terminal_size(STDERR).columns - 1
+    except OSError:
+        columns = 79
     text = closing(
         lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
-        columns=max(20, columns - 1),
+        columns=max(20, columns),
     )  # fmt: skip
     with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
         write_all(STDERR, b"".join(line + b"\n" for line in text))

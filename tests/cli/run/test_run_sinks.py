@@ -61,6 +61,24 @@ class Programs(Locations):
         return "" if rank >= FIRST else "learner" if rank else "actor"
 
 
+def test_a_verdict_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["error: a", "  last lines of its stderr:", *[f"    {n}" for n in range(30)]]
+    size: tuple[int, int] | None = None
+
+    def get_terminal_size(fd: int) -> os.terminal_size:
+        if size is None:
+            raise OSError
+        return os.terminal_size(size)
+
+    monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
+    assert run_sinks.on_screen(lines) == lines  # a file
+    size = 0, 0
+    assert run_sinks.on_screen(lines) == lines  # a terminal without a size
+    size = 80, 24
+    assert len(run_sinks.on_screen(lines)) <= 20
+    assert run_sinks.on_screen(lines)[-1] == "    29"
+
+
 def test_programs_have_their_names_in_labels() -> None:
     labels = RankLabels("rank", Programs)
     assert [labels.of(rank) for rank in (0, 2, FIRST)] == ["[actor 0]", "[learner 2]", "[1.0]"]
