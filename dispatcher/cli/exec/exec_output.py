@@ -135,6 +135,7 @@ class ExecOutput:
             mark_errors=False,
             exact=frozenset({STDOUT, STDERR}) - lookers if is_exact else frozenset(),
             is_alone=len(names) == 1,
+            by_terminal=self._options.pty,
             who=lambda nodes: names[nodes[0]] if len(nodes) == 1 else plural(len(nodes), "host"),
         )
         # notes go to standard error even where its lines are kept for the end
@@ -177,25 +178,26 @@ class ExecOutput:
     def _show_blocks(self, outcomes: Sequence[Outcome]) -> None:
         options, blocks = self._options, blocks_of(self._kept, self._names)
         write, label = self._kept_writer.write, not options.no_label
+        exact, exact_errors = (fd not in terminals() for fd in (STDOUT, STDERR))
         if options.line_mode:
             gather = options.gather or options.gather_all
-            for piece in lines_of(blocks, label=label, gather=gather):
+            for piece in lines_of(blocks, label=label, gather=gather, exact=exact):
                 write(STDOUT, piece)
         elif options.gather or options.gather_all:
-            for piece in gathered(blocks, label=label):
+            for piece in gathered(blocks, label=label, exact=exact):
                 write(STDOUT, piece)
         if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)
             for piece in (
-                lines_of(said, label=label, gather=True)
+                lines_of(said, label=label, gather=True, exact=exact_errors)
                 if options.line_mode
-                else gathered(said, label=label, what=", standard error")
+                else gathered(said, label=label, what=", standard error", exact=exact_errors)
             ):
                 write(STDERR, piece)
         if options.diff:
             ended = zip(blocks.items(), outcomes, strict=True)
             said = {n: block for (n, block), one in ended if block or isinstance(one, Exited)}
-            for piece in differences(said):
+            for piece in differences(said, exact=exact):
                 write(STDOUT, piece)
 
 

@@ -20,9 +20,10 @@ from dispatcher.cli.options.declaration import Options, option
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import fold_numbers
 from dispatcher.model.paths import write_all
+from dispatcher.output.exec.host_blocks import apart
 from dispatcher.output.text.fold import WINDOW, Folding, gather
 from dispatcher.output.text.lines import LineAssembler, Spill
-from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
+from dispatcher.output.text.sanitize import sanitize_lines, sanitize_text
 
 #: how the label stands before a line: [3], [gpu01:3]!, or n1:, behind a time of ``--timestamps``
 _LABEL = re.compile(
@@ -79,7 +80,7 @@ class Labels:
 
     def on(self, labels: Sequence[str], kind: int) -> bytes:
         """What stands before a line that ``labels`` have written."""
-        text = named(labels)
+        text = sanitize_text(named(labels))
         if not text:
             return b""
         mark = "!" if kind == 2 else ""
@@ -97,26 +98,30 @@ def named(labels: Iterable[str]) -> str:
 def stream(window: float, *, mask: bool) -> None:
     """Fold standard input line by line, until its end."""
     folding: Folding[str] = Folding(_ANYBODY, window=window, mask=mask)
-    labels, spill = Labels(), Spill()
+    labels, spill, looked_at = Labels(), Spill(), os.isatty(1)
 
     def show(groups: Iterable[Any]) -> None:
-        text = b"".join(labels.on(g.speakers, g.kind) + g.line + b"\n" for g in groups)
+        fit = sanitize_lines if looked_at else bytes
+        text = b"".join(labels.on(g.speakers, g.kind) + fit(g.line) + b"\n" for g in groups)
         if text:
             write_all(1, text)
 
     def long(pieces: Iterator[bytes], end: bytes) -> None:
         """Pass on a line that is too long to be compared, with its label."""
         show(folding.finish())
-        for piece in chain(sanitize_pieces(pieces), (end,)):
+        for piece in chain(pieces, (end,)):
             write_all(1, piece)
 
-    lines = LineAssembler() if os.isatty(1) else LineAssembler(long, spill)
+    if looked_at:
+        lines = LineAssembler(bars=False)
+    else:
+        lines = LineAssembler(long, spill, bars=False)
     while True:
         wait = window / 4 if folding.waiting else None
         ready = select.select([0], [], [], wait)[0]
         data = os.read(0, 1 << 16) if ready else None
         block = b"" if data is None else lines.feed(data) if data else lines.finish()
-        for line in sanitize_lines(block).split(b"\n")[:-1]:
+        for line in block.split(b"\n")[:-1]:
             who, kind, text = labels.off(line)
             show(folding.add(who, text, time.monotonic(), kind))
         show(folding.due(time.monotonic()))
@@ -131,23 +136,26 @@ def gathered(chunks: Iterable[bytes]) -> None:
     """Read all, then show each different output once below the labels that have it."""
     labels, spill = Labels(), Spill()
     found: list[bytes] = []  # lines that were put aside
-    assembler = LineAssembler(lambda pieces, end: found.append(b"".join((*pieces, end))), spill)
+    assembler = LineAssembler(
+        lambda pieces, end: found.append(b"".join((*pieces, end))), spill, bars=False
+    )
     numbers: dict[bytes, int] = {}  # each different line is kept once
     lines_by: dict[str, array[int]] = {}
     for chunk in chunks:
         block = assembler.feed(chunk) if chunk else assembler.finish()
         block = b"".join((*found, block))
         found.clear()
-        for line in sanitize_lines(block).split(b"\n")[:-1]:
+        for line in block.split(b"\n")[:-1]:
             who, _, text = labels.off(line)
             number = numbers.setdefault(text, len(numbers))
             lines_by.setdefault(who, array("Q")).append(number)
     texts = list(numbers)
-    for speakers, block in gather((who, lines_by[who].tobytes()) for who in lines_by):
-        content = b"".join(texts[number] + b"\n" for number in array("Q", block))
+    groups = gather((who, lines_by[who].tobytes()) for who in lines_by)
+    blocks = [b"".join(texts[number] + b"\n" for number in array("Q", one)) for _, one in groups]
+    for (speakers, _), text in zip(groups, apart(blocks, exact=not os.isatty(1)), strict=True):
         count = f" ({len(speakers)})" if len(speakers) > 1 else ""
-        head = named(speakers) + count if speakers != [""] else "no label"
-        write_all(1, b"%s\n%s\n%s\n%s" % (_RULE, head.encode(), _RULE, content))
+        head = sanitize_text(named(speakers)) + count if speakers != [""] else "no label"
+        write_all(1, b"%s\n%s\n%s\n%s" % (_RULE, head.encode(), _RULE, text))
 
 
 def _input() -> Iterable[bytes]:

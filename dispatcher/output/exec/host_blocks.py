@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -60,34 +61,35 @@ class HostOutput(Sink):
         return self._dropped.get((node, stream), 0)
 
 
-def gathered(blocks: Mapping[str, bytes], *, label: bool = True, what: str = "") -> Iterator[bytes]:
+def gathered(
+    blocks: Mapping[str, bytes], *, label: bool = True, what: str = "", exact: bool = False
+) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
-    Blocks are equal if their lines look the same: one may lack its last line end, or have drawn
-    more of its progress. blocks: host name -> what it said. Hosts that said nothing are left out.
-    what: text behind the names.
+    Blocks are equal if their bytes are, but for the last line end. blocks: host name -> what it
+    said. Hosts that said nothing are left out. what: text behind the names. exact: for a program,
+    which gets the bytes; else for a terminal.
     """
-    for names, block in _by_size(blocks):
-        yield headed(names, block, label=label, what=what)
+    for names, text in _groups(blocks, exact=exact):
+        head = f"{_RULE.decode()}\n{_counted(names)}{what}\n{_RULE.decode()}\n" if label else ""
+        yield head.encode() + text
 
 
 def lines_of(
-    blocks: Mapping[str, bytes], *, label: bool = True, gather: bool = False
+    blocks: Mapping[str, bytes], *, label: bool = True, gather: bool = False, exact: bool = False
 ) -> Iterator[bytes]:
     """Every block with a name in each line, as ``clush -L``; hosts in order.
 
-    gather: equal blocks once, in the lines the folded names; most hosts first.
+    gather: equal blocks once, in the lines the folded names; most hosts first. exact: see
+    ``gathered``.
     """
-    groups = _by_size(blocks) if gather else [([name], block) for name, block in blocks.items()]
-    for names, block in groups:
+    if gather:
+        groups = _groups(blocks, exact=exact)
+    else:
+        groups = [([name], shown(block, exact=exact)) for name, block in blocks.items()]
+    for names, text in groups:
         head = f"{fold(names)}: ".encode() if label else b""
-        yield b"".join(head + line + b"\n" for line in _lines(block))
-
-
-def headed(names: Sequence[str], block: bytes, *, label: bool = True, what: str = "") -> bytes:
-    """``block`` below the names of its hosts, sanitized for a terminal."""
-    head = f"{_RULE.decode()}\n{_counted(names)}{what}\n{_RULE.decode()}\n" if label else ""
-    return head.encode() + _shown(block)
+        yield b"".join(head + line + b"\n" for line in text.split(b"\n")[:-1])
 
 
 def _counted(names: Sequence[str]) -> str:
@@ -95,45 +97,63 @@ def _counted(names: Sequence[str]) -> str:
     return f"{fold(names)} ({len(names)})" if len(names) > 1 else fold(names)
 
 
-def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
+def differences(blocks: Mapping[str, bytes], *, exact: bool = False) -> Iterator[bytes]:
     """How the other blocks differ from the most frequent one, as unified diffs.
 
-    An empty block is one, too.
+    An empty block is one, too. exact: see ``gathered``.
     """
-    groups = _by_size(blocks, silent=True)
+    groups = _groups(blocks, silent=True, exact=exact)
     if len(groups) < 2:
         return
     import difflib  # few ask for it
 
     largest, *others = groups
-    before, largest_name = _text_lines(largest[1]), _counted(largest[0])
-    for names, block in others:
-        after, name = _text_lines(block), _counted(names)
+    before, largest_name = _strings(largest[1]), _counted(largest[0])
+    for names, text in others:
+        after, name = _strings(text), _counted(names)
         if max(len(before), len(after)) > MOST_LINES:
             yield f"{name} and {largest_name} differ\n".encode()
             continue
         found = difflib.unified_diff(before, after, largest_name, name, lineterm="")
-        yield "".join(line.rstrip("\n") + "\n" for line in found).encode()
+        yield "".join(line + "\n" for line in found).encode("utf-8", "surrogateescape")
 
 
-def _by_size(blocks: Mapping[str, bytes], *, silent: bool = False) -> list[tuple[list[str], bytes]]:
-    alike: dict[bytes, list[str]] = {}
-    for names, block in gather((name, block) for name, block in blocks.items() if block or silent):
-        alike.setdefault(_shown(block), []).extend(names)
-    return sorted(((names, text) for text, names in alike.items()), key=lambda one: -len(one[0]))
+def _groups(
+    blocks: Mapping[str, bytes], *, silent: bool = False, exact: bool = False
+) -> list[tuple[list[str], bytes]]:
+    """Hosts with equal blocks, and the text to show of them; most hosts first."""
+    said = ((name, ended(block)) for name, block in blocks.items() if block or silent)
+    groups = sorted(gather(said), key=lambda one: -len(one[0]))
+    texts = apart([block for _, block in groups], exact=exact)
+    return [(names, text) for (names, _), text in zip(groups, texts, strict=True)]
 
 
-def _shown(block: bytes) -> bytes:
-    return b"".join(line + b"\n" for line in _lines(block))
+def apart(blocks: Sequence[bytes], *, exact: bool) -> list[bytes]:
+    """What to show of ``blocks``, which differ and so look different: on a terminal those that
+    would look alike come with all their bytes, as ``\\x0d`` for CR."""
+    texts = [shown(block, exact=exact) for block in blocks]
+    alike = Counter(texts)
+    return [
+        sanitize_lines(block.replace(b"\\", b"\\\\")) if alike[text] > 1 else text
+        for block, text in zip(blocks, texts, strict=True)
+    ]
 
 
-def _text_lines(block: bytes) -> list[str]:
-    return [line.decode("utf-8", "replace") for line in _lines(block)]
+def ended(block: bytes) -> bytes:
+    """``block``, with an end of its last line."""
+    return block + b"\n" if block and not block.endswith(b"\n") else block
 
 
-def _lines(block: bytes) -> list[bytes]:
+def shown(block: bytes, *, exact: bool) -> bytes:
+    """``block``, whole lines, as it is shown: for a terminal as that would look, and harmless."""
+    if exact:
+        return ended(block)
     assembler = LineAssembler(limit=len(block))
-    return sanitize_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
+    return sanitize_lines(assembler.feed(block) + assembler.finish())
+
+
+def _strings(text: bytes) -> list[str]:
+    return text.decode("utf-8", "surrogateescape").split("\n")[:-1]
 
 
 def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOutcome:

@@ -55,7 +55,8 @@ class LineFormat(Value):
     where both streams end in the same place. fold: world size -> where equal lines of many ranks
     become one. fold_label: ranks -> their label. exact: streams whose bytes pass unchanged to a
     program; ranks take turns at line ends, and a line left open is ended before another rank's.
-    is_alone: there is one rank, whose exact bytes wait for nothing. who: ranks, for a note.
+    is_alone: there is one rank, whose exact bytes wait for nothing. by_terminal: the bytes come
+    through a terminal, which makes CR LF of each LF. who: ranks, for a note.
     """
 
     label: Callable[[int], str]
@@ -71,6 +72,7 @@ class LineFormat(Value):
     fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
     exact: frozenset[int] = frozenset()
     is_alone: bool = False
+    by_terminal: bool = False
     who: Callable[[Sequence[int]], str] = ranks_in_words
 
 
@@ -203,7 +205,8 @@ class Screen(Sink):
         if key[1] in self._view.terminals:
             lines = LineAssembler()
         else:
-            lines = LineAssembler(partial(self._show_long, *key), self._spill)
+            long, keep = partial(self._show_long, *key), not self._view.by_terminal
+            lines = LineAssembler(long, self._spill, keep_ends=keep)
         self._lines[key] = lines
         return lines
 
@@ -249,7 +252,8 @@ class Screen(Sink):
             self._writer.write(stream, b"\n")
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
-        block = sanitize_lines(block)
+        if self._folding is None and stream in self._view.terminals:
+            block = sanitize_lines(block)
         if self._view.grep is not None:
             found = self._view.grep.search
             block = b"".join(line for line in block.splitlines(keepends=True) if found(line[:-1]))
@@ -269,7 +273,8 @@ class Screen(Sink):
 
     def _show_long(self, rank: int, stream: int, pieces: Iterator[bytes], end: bytes) -> None:
         """Show a line that is too long to be held. It is not folded, but keeps its place."""
-        pieces = sanitize_pieces(pieces)
+        if stream in self._view.terminals:
+            pieces = sanitize_pieces(pieces)
         if self._view.grep is not None:
             head = bytearray()
             while len(head) < GREPPED and (piece := next(pieces, None)) is not None:
@@ -293,7 +298,10 @@ class Screen(Sink):
                 label = self._marked(self._view.fold_label(group.speakers), group.kind)
                 prefix = f"{label} ".encode() if label else b""
             stamp = self._stamp() if self._view.timestamps else b""
-            self._writer.write(group.kind, stamp + prefix + group.line + b"\n")
+            line = group.line
+            if group.kind in self._view.terminals:
+                line = sanitize_lines(line)
+            self._writer.write(group.kind, stamp + prefix + line + b"\n")
 
     def _live(self, columns: int) -> list[tuple[bytes, int]]:
         if self._footer is None:

@@ -1,8 +1,9 @@
 r"""Whole lines out of chunks, of any length, within bounded memory.
 
-A line ends at LF or CR LF. Text before a lone CR is overwritten by the text after it, as on a
-terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes, ``20%`` is its *state*.
-Lines that a program goes back to and redraws are states as well (``bar_block``).
+A line ends at LF or CR LF; a program gets the CR, too. Text before a lone CR is overwritten by the
+text after it, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes,
+``20%`` is its *state*. Lines that a program goes back to and redraws are states as well
+(``bar_block``).
 For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
 ``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``.
 """
@@ -159,12 +160,22 @@ class LineAssembler:
     """The lines of one stream of one rank. All results are whole lines, each ended by LF.
 
     limit: bytes at which a line is cut. Or, instead, ``long``: is given each line longer than
-    that, before the results in which it would else be, and ``spill`` keeps it until then.
+    that, before the results in which it would else be, and ``spill`` keeps it until then. bars:
+    whether lines that rewrite themselves come in their last state; else all bytes come. keep_ends:
+    whether CR LF stays, as for a program.
     """
 
     def __init__(
-        self, long: Long | None = None, spill: Spill | None = None, *, limit: int = LINE_LIMIT
+        self,
+        long: Long | None = None,
+        spill: Spill | None = None,
+        *,
+        limit: int = LINE_LIMIT,
+        bars: bool = True,
+        keep_ends: bool = False,
     ) -> None:
+        self._bars = bars
+        self._keep_ends = keep_ends
         self._limit = limit
         self._long = long
         self._spill = spill
@@ -181,14 +192,14 @@ class LineAssembler:
         """The unfinished line, or the state of a bar, or of several, each a line; b"" if none."""
         if self.block is not None:
             return self.block.rest
-        rest = self._rest.removesuffix(b"\r")
+        rest = self._rest.removesuffix(b"\r") if self._bars else self._rest
         return wiped(rest) if self.is_bar else rest
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
         if self.block is not None:
             return self._redraw(data)
-        if (b"\x1b" in data or b"\x1b" in self._rest[-5:]) and not self._head:
+        if self._bars and (b"\x1b" in data or b"\x1b" in self._rest[-5:]) and not self._head:
             text, known = self._rest + data, len(self._rest)
             if (start := block_start(text, known, self.is_bar)) is not None:
                 lines = self.feed(data[: start - known]) if start else b""
@@ -200,8 +211,8 @@ class LineAssembler:
         block = b"".join((self._rest, memoryview(data)[:end]))
         if self._head:
             block = self._ended(block)
-        if self._redrawn or b"\r" in block:
-            block = _overwritten(block, self._redrawn)
+        if self._bars and (self._redrawn or b"\r" in block):
+            block = _overwritten(block, self._redrawn, keep_ends=self._keep_ends)
         return self._left(block, data[end:])
 
     def rested(self) -> bytes:
@@ -258,12 +269,11 @@ class LineAssembler:
     def _ended(self, block: bytes) -> bytes:
         """Of ``block``, that begins with the end of the long line, what does not belong to it."""
         assert self._head is not None
-        end, _, lines = block.partition(b"\n")
-        end = end.rstrip(b"\r")
-        if b"\r" in end:
+        line, _, lines = block.partition(b"\n")
+        if self._bars and b"\r" in line.removesuffix(b"\r"):
             self._head.drop()
             return block
-        self._tell(end, b"\n")
+        self._tell(line if self._keep_ends else line.removesuffix(b"\r"), b"\n")
         self._redrawn = False
         return lines
 
@@ -276,12 +286,12 @@ class LineAssembler:
 
     def _keep(self, text: bytes) -> bytes:
         """Hold the unfinished line ``text``; what of it must leave because it is too long."""
-        if b"\r" in text:
+        if self._bars and b"\r" in text:
             # a CR at the very end waits: an LF may follow and belong to it
             state = text.rstrip(b"\r")
             start = state.rfind(b"\r") + 1
             self.is_bar = True
-            self._redrawn |= start > 0
+            self._redrawn |= start > 0 or len(text) - len(state) > 1
             if start and self._head:
                 self._head.drop()
             text = state[start:] + (b"\r" if len(state) < len(text) else b"")
@@ -294,7 +304,7 @@ class LineAssembler:
     def _put_aside(self, text: bytes) -> tuple[bytes, bytes]:
         """(what is held of ``text``, the pieces that must leave)."""
         if self._head is not None:
-            body = text.rstrip(b"\r")
+            body = text.rstrip(b"\r") if self._bars else text
             rest = self._head.take(body)
             if rest is not None:
                 return rest + text[len(body) :], b""
@@ -339,17 +349,19 @@ class ExactLines:
         self._rest = b""
 
 
-def _overwritten(block: bytes, redrawn: bool) -> bytes:
+def _overwritten(block: bytes, redrawn: bool, *, keep_ends: bool = False) -> bytes:
     """``block`` with only the last state of each line that holds a lone CR.
 
-    redrawn: whether the first line is the last state of one.
+    redrawn: whether the first line is the last state of one. keep_ends: CR LF stays.
     """
-    block = block.replace(b"\r\n", b"\n")
-    if not redrawn and b"\r" not in block:
-        return block
+    if not keep_ends:
+        block = block.replace(b"\r\n", b"\n")
+        if not redrawn and b"\r" not in block:
+            return block
     lines = block.split(b"\n")
     for at, line in enumerate(lines):
-        if b"\r" in line or (redrawn and at == 0):
+        body = line.removesuffix(b"\r") if keep_ends else line
+        if b"\r" in body or (redrawn and at == 0):
             state = next((part for part in reversed(line.split(b"\r")) if part), b"")
             state = wiped(state)
             lines[at] = state if state.strip() else b""

@@ -28,7 +28,13 @@ LONG = b"y" * (1 << 20)
         ([], b"[gpu01:0] x\n[gpu02:0] x\n", b"[gpu[01-02]:0] x\n"),
         ([], b"no label\nhttp://x y\nn1:\n", b"no label\nhttp://x y\nn1: \n"),
         ([], b"n1: last line without end", b"n1: last line without end\n"),
-        ([], b"n1: \xff\x1b]0;x\x07\n", b"n1: \\xff\\x1b]0;x\\x07\n"),
+        # a program gets the bytes, and bytes are compared
+        ([], b"n1: \xff\x1b]0;x\x07\r\n", b"n1: \xff\x1b]0;x\x07\r\n"),
+        ([], b"n1: here\rsame\nn2: there\rsame\n", b"n1: here\rsame\nn2: there\rsame\n"),
+        (["-b"], b"n1: here\rsame\nn2: there\rsame\n",
+         b"---------------\nn1\n---------------\nhere\rsame\n"
+         b"---------------\nn2\n---------------\nthere\rsame\n"),
+        ([], b"n\x1b[31m1: a\n", b"n\x1b[31m1: a\n"),
         ([], b"", b""),
         (
             ["-b"], b"n1: a\nn2: a\nn1: b\nn3: a\nn2: b\n",
@@ -118,6 +124,13 @@ def test_before_a_terminal_a_long_line_is_cut(given: Given, terminal: Terminal) 
     given(b"[0] a\n[1] " + LONG[:100_000] + b"\n")
     assert cli.main(["fold"]) == 0
     assert terminal.leave().startswith("[0] a\r\n[1] y")
+
+
+def test_a_terminal_is_told_nothing_by_a_line_or_a_label(given: Given, terminal: Terminal) -> None:
+    terminal.take()
+    given(b"n1: \x1b]0;x\x07a\rb\nn\x1b]2: c\n")
+    assert cli.main(["fold"]) == 0
+    assert terminal.leave() == "n1: \\x1b]0;x\\x07a\\x0db\r\nn\\x1b]2: c\r\n"
 
 
 def test_it_does_not_wait_for_the_end() -> None:

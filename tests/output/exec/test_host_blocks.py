@@ -22,7 +22,6 @@ from dispatcher.output.exec.host_blocks import (
     blocks_of,
     differences,
     gathered,
-    headed,
     lines_of,
     record,
 )
@@ -51,15 +50,37 @@ def test_equal_blocks_once_most_hosts_first() -> None:
     assert bare == b"same\nodd\nlast\n"
 
 
-def test_hosts_share_what_is_shown_alike() -> None:
-    said = {"n1": b"10%\r99%\rdone\n", "n2": b"odd\n", "n3": b"done", "n4": b"50%\rdone\n"}
-    rule = b"-" * 15 + b"\n"
+RULE = b"-" * 15 + b"\n"
+
+
+def test_only_a_last_line_end_may_differ() -> None:
+    said = {"n1": b"done\n", "n2": b"odd\n", "n3": b"done"}
     assert list(gathered(said)) == [
-        rule + b"n[1,3-4] (3)\n" + rule + b"done\n", rule + b"n2\n" + rule + b"odd\n",
+        RULE + b"n[1,3] (2)\n" + RULE + b"done\n", RULE + b"n2\n" + RULE + b"odd\n",
     ]  # fmt: skip
-    assert list(lines_of(said, gather=True)) == [b"n[1,3-4]: done\n", b"n2: odd\n"]
+    assert list(lines_of(said, gather=True)) == [b"n[1,3]: done\n", b"n2: odd\n"]
     (found,) = differences(said)
-    assert found == b"--- n[1,3-4] (3)\n+++ n2\n@@ -1 +1 @@\n-done\n+odd\n"
+    assert found == b"--- n[1,3] (2)\n+++ n2\n@@ -1 +1 @@\n-done\n+odd\n"
+
+
+@cases(
+    ("one", "other", "shown"),
+    [
+        (b"n1 is here\rsame\n", b"n2 is here\rsame\n",
+         [b"n1 is here\\x0dsame\n", b"n2 is here\\x0dsame\n"]),
+        (b"a\r\n", b"a\n", [b"a\\x0d\n", b"a\n"]),
+        (b"\xf8\n", b"\\xf8\n", [b"\\xf8\n", b"\\\\xf8\n"]),
+        (b"a\0\n", b"a\\x00\n", [b"a\\x00\n", b"a\\\\x00\n"]),
+        (b"a \n", b"a\n", [b"a \n", b"a\n"]), (b"10%\rdone\n", b"odd\n", [b"done\n", b"odd\n"]),
+    ],
+)  # fmt: skip
+def test_what_differs_is_different(one: bytes, other: bytes, shown: list[bytes]) -> None:
+    """Bytes are compared. Two that look alike on a terminal are shown there so that they differ."""
+    said = {"n1": one, "n2": other}
+    assert list(gathered(said, label=False)) == shown
+    assert list(gathered(said, label=False, exact=True)) == [one, other]
+    assert len(list(differences(said))) == len(list(differences(said, exact=True))) == 1
+    assert list(differences({"n1": one, "n2": one})) == []
 
 
 def test_a_terminal_cannot_be_told_anything() -> None:
@@ -178,12 +199,8 @@ def test_what_the_guide_says_of_jq(line: str, shown: bytes) -> None:
 
 
 def test_the_head_of_a_block() -> None:
-    rule = b"-" * 15 + b"\n"
-    assert (
-        headed(["n1", "n2"], b"x\n", what=" stderr")
-        == rule + b"n[1-2] (2) stderr\n" + rule + b"x\n"
-    )
-    assert headed(["n1"], b"a\rb\n", label=False) == b"b\n"
+    (shown,) = gathered({"n1": b"x\n", "n2": b"x\n"}, what=" stderr")
+    assert shown == RULE + b"n[1-2] (2) stderr\n" + RULE + b"x\n"
 
 
 def test_differences_of_several_and_of_long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -296,7 +296,8 @@ PAYLOADS = [
 def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> None:
     tty = Tty(100, 30)
     for cut in range(len(payload) + 1):
-        screen = Screen(LineFormat(lambda rank: "[0]"), Writer({1: tty.ends[1]}))
+        view = LineFormat(lambda rank: "[0]", terminals=frozenset({1}))
+        screen = Screen(view, Writer({1: tty.ends[1]}))
         for part in (b"first\nbefore ", payload[:cut], payload[cut:], b" after\nlast\n"):
             if part:
                 screen.output(0, 1, part)

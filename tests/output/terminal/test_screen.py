@@ -57,6 +57,21 @@ def ended(rank: int, stream: int) -> Entry:
     return Entry(1, 0.0, OutputEnded(0, rank, stream, 0, 0))
 
 
+@cases("view", [LABELS, FOLDED])
+def test_every_byte_arrives_in_a_pipe(view: LineFormat) -> None:
+    text = b"\xd1\xb5\0\x1b[2J \r\n\xff  \n"
+    (ours, into), shown = os.pipe(), b""
+    screen = Screen(view, Writer({1: into}))
+    screen.event(Entry(1, 0.0, RanksPlaced(1, "a", 1)))
+    screen.output(0, 1, text)
+    screen.close()
+    os.close(into)
+    while data := os.read(ours, 4096):
+        shown += data
+    os.close(ours)
+    assert shown == b"".join(b"[0] " + line for line in text.splitlines(keepends=True) if line)
+
+
 def test_labels_and_whole_lines(pipe: tuple[int, int], other: int) -> None:
     screen = Screen(LABELS, Writer({1: pipe[1], 2: other}))
     screen.output(0, 1, b"par")

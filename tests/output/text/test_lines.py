@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -64,6 +65,14 @@ def test_any_split_gives_the_same_lines(data: bytes, cuts: list[int]) -> None:
     assert assembled(chunks) == assembled([data])
 
 
+def test_a_program_gets_the_line_ends_that_were_written() -> None:
+    data = b"a\r\nb\n10%\r20%\r\nc\r\n"
+    for step in (1, len(data)):
+        lines = LineAssembler(keep_ends=True)
+        found = b"".join(lines.feed(data[at : at + step]) for at in range(0, len(data), step))
+        assert found == b"a\r\nb\n20%\nc\r\n"
+
+
 #: of lines that are put aside; smaller here than in life
 SMALL = 8
 
@@ -73,7 +82,11 @@ def whole(chunks: list[bytes], room: int) -> tuple[bytes, int]:
     bytes, and how many lines came in pieces all the same."""
     shown: list[bytes] = []
     spill = Spill(room)
-    lines = LineAssembler(lambda pieces, end: shown.extend((*pieces, end)), spill, limit=SMALL)
+
+    def long(pieces: Iterator[bytes], end: bytes) -> None:
+        shown.extend((*pieces, end))
+
+    lines = LineAssembler(long, spill, limit=SMALL, keep_ends=True)
     for chunk in chunks:
         shown.append(lines.feed(chunk))
     shown.append(lines.finish())
@@ -90,7 +103,7 @@ def test_a_line_of_any_length_is_whole_where_there_is_room(
 ) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     chunks = [data[a:b] for a, b in pairwise(edges) if a < b]
-    lines = LineAssembler(limit=1 << 20)
+    lines = LineAssembler(limit=1 << 20, keep_ends=True)
     expected = lines.feed(data) + lines.finish()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dispatcher.output.text.lines.BLOCK", SMALL)

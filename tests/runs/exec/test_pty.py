@@ -46,7 +46,7 @@ def test_many_hosts_have_terminals_and_labelled_lines() -> None:
     assert sorted(done.stdout.splitlines()) == sorted(
         f"{host}: {line}"
         for host in ("localhost", "127.0.0.1")
-        for line in ("24 80", "err", r"\x1b]0;x\x07")
+        for line in ("24 80", "err", "\x1b]0;x\x07")
     )
 
 
