@@ -35,7 +35,7 @@ Answers = Callable[[str, list[Any]], "Spoken | Failure | None"]
 def readings_in(opening: bytes) -> list[Any]:
     """What a survey was asked for."""
     text = opening.decode().partition("\n")[2].partition("set -- ")[2]
-    found = unpack(base64.b64decode(shlex.split(text)[4]))
+    found = unpack(base64.b64decode(shlex.split(text)[-1]))
     assert isinstance(found, list)
     return found
 
