@@ -138,8 +138,8 @@ class LimitOptions(Options, section="Limits"):
         "-t",
         metavar="SECONDS",
         positive=True,
-        help="Give up on a host that is not reached within SECONDS, login included.",
-        usual="10, and as long as sshd waits, 120 more, for login and start",
+        help="Give up on a host not reached within SECONDS, login included.",
+        usual="10, login 120 more",
     )
     command_timeout: float | None = option(
         "-u",
