@@ -74,7 +74,7 @@ def test_hostile_inputs_at_the_command_line(
         ([], "no hosts"),
         (["train.py"], "no hosts"),
         (["-H", "n1"], "no program"),
-        (["-H", "", "x"], "no hosts"),
+        (["-H", "", "x"], "-H: empty"),
         (["-H", "n1", ""], "no program"),
         (["-H", "absent/hostfile", "x"], "no such file"),
         (["-H", ".", "x"], "is a directory"),
