@@ -1,4 +1,4 @@
-"""All that travels: what runs on hosts, and what both ends speak.
+"""The code that dispatch sends to hosts, and the formats of both ends of the link.
 
 Rule of this folder: the standard library alone, Python 3.8 or later, nothing imported from outside.
 Each run sends it over the link. The agent's start is on the way of every run, so modules that

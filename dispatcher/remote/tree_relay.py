@@ -1,8 +1,8 @@
-"""What runs on an inner host of a connection tree: it opens the hosts below it for the launcher.
+"""Runs on an inner host of a connection tree and opens the hosts below it for the launcher.
 
 It is sent only where there is a tree, is installed nowhere, and ends with its link and with every
 ``ssh`` that it started. It knows nothing of trees, agents or users: it starts the commands that it
-is told, each in a session of its own, and carries their bytes unread. It is the far end of
+gets, each in its own session, and carries their bytes unread. It is the far end of
 ``protocol.mux``. An OPEN holds the lines for known_hosts and then the words of the command, with
 NUL between them; an ENDED holds 4 bytes, the exit code, or -n for signal n. A CLOSE kills a
 command that leads to another host.
@@ -46,7 +46,7 @@ class Output:
 
 
 class Command:
-    """One command: its pipes, and what waits to be written to it.
+    """One command: its pipes, and the bytes that wait to be written to it.
 
     number: of its stream. known: the descriptor of its known hosts, or -1.
     """
@@ -63,7 +63,7 @@ class Command:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more can be told of it."""
+        """Whether the command has ended and all its output was read."""
         return self.pid < 0 and all(output.fd < 0 for output in self.outputs)
 
     def kill(self) -> None:
@@ -76,7 +76,7 @@ class Command:
 
 
 def read(fd: int, size: int) -> bytes | None:
-    """What is there; None: nothing now; b"": the end."""
+    """Up to ``size`` bytes that are there; None: nothing now; b"": the end."""
     try:
         return os.read(fd, size)
     except BlockingIOError:
@@ -97,7 +97,7 @@ def in_memory(lines: bytes) -> tuple[int, bytes]:
 
 
 def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
-    """Run ``words`` in a session of its own; its pid and our ends of its three pipes.
+    """Run ``words`` in their own session; its pid and our ends of its three pipes.
 
     Raises: OSError when there is no room for one more.
     """
@@ -118,9 +118,9 @@ def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
             os.setsid()
             for number, fd in enumerate(far):
                 os.dup2(fd, number)
-            on_signal(SIGPIPE, SIG_DFL)  # Python ignores it, and what is ignored stays so
+            on_signal(SIGPIPE, SIG_DFL)  # Python ignores it, and that would outlast execve
             os.execvp(words[0], words)  # noqa: S606 - which would be one more process
-        except BaseException as error:  # noqa: BLE001 - nobody else would tell of it
+        except BaseException as error:  # noqa: BLE001 - this is its only report
             os.write(2, os.fsencode("%s: %s\n" % (words[0].decode("utf-8", "replace"), error)))
         finally:
             os._exit(127)
@@ -132,7 +132,7 @@ def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
 
 
 def die_with_parent() -> None:
-    """Ask for SIGKILL when sshd's session ends: whoever is stopped then sees no end of input."""
+    """Ask for SIGKILL when sshd's session ends, since a stopped process sees no end of input."""
     try:
         from ctypes import CDLL
 
@@ -151,7 +151,7 @@ class Relay:
         self._streams: dict[int, Command] = {}
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
-        self._piece = memoryview(b"")  # what is being written
+        self._piece = memoryview(b"")  # bytes that are being written
         self._waiting = 0  # bytes of all three
         self._full = False
         self._poller = select.poll()
@@ -172,7 +172,7 @@ class Relay:
         try:
             while self._linked:
                 for fd, _ in self._poller.poll():
-                    act = self._ready.get(fd)  # what came before in this round may have closed it
+                    act = self._ready.get(fd)  # an earlier action of this round may have closed it
                     if act is not None:
                         act()
                 self._write()
@@ -203,7 +203,7 @@ class Relay:
                 continue
             stream = self._streams.get(number)
             if stream is None:
-                continue  # it has ended meanwhile
+                continue  # it has ended by now
             if kind == mux.INPUT:
                 stream.room.use(len(body))
                 stream.waiting += body
@@ -258,7 +258,7 @@ class Relay:
         """Write what waits, as far as the command takes it."""
         before = len(stream.waiting)
         if stream.input < 0:
-            stream.waiting = b""  # it reads no more; who writes on is told of its end
+            stream.waiting = b""  # it reads no more; the launcher gets its end
         while stream.waiting:
             try:
                 written = os.write(stream.input, stream.waiting)
@@ -375,7 +375,7 @@ class Relay:
             self._throttle()
 
     def _next(self) -> bytes:
-        """Frames for one write, what is urgent first."""
+        """Frames for one write, urgent frames first."""
         frames: list[bytes] = []
         size = 0
         while lane := self._urgent or self._going:

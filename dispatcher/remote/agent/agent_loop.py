@@ -2,7 +2,7 @@
 
 Control frames always go before output frames. Output is read from the ranks only while there is
 credit and little of it waits, so a slow launcher holds the ranks back through their own pipes.
-Longer than other modules: every descriptor and every action of the agent meets here.
+Longer than other modules because every descriptor and every action of the agent meets in it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 #: bytes of output that may wait for the link before the ranks' pipes are left unread
 LANE_LIMIT = 256 << 10
-#: what a pipe can hold at most (pipe-max-size of pipe(7))
+#: the most bytes that a pipe can hold (pipe-max-size of pipe(7))
 PIPE_LIMIT = 1 << 20
-#: what one write takes from the lanes
+#: the most bytes of the lanes in one write
 BURST = 64 << 10
 
 
@@ -58,19 +58,19 @@ class Loop:
         self.by_pid: dict[int, Process] = {}
         # the ranks' pipes: fd -> (Process, stream)
         self.readable: dict[int, tuple[Process, int]] = {}
-        self.cuts: deque[Process] = deque()  # whose pipes are to be let go of
+        self.cuts: deque[Process] = deque()  # ranks whose pipes must be closed
         self.reading = True
         self.cwd = b"/"
         self.error_folder: str | None = None
         self.watched = b""
-        self.no_failure_yet = True  # no rank has failed, and none was told to end
+        self.no_failure_yet = True  # no rank has failed, and dispatch has ended none
         self.before_start = (0, 0.0)  # the OOM killer's count, and when
         self.rendezvous: RendezvousPort | None = None
         self.pmi: PmiConnections | None = None
         self.stdin: Stdin | None = None
         self.bind: dict[int, list[list[int]]] = {}  # rank -> its CPUs, and NUMA nodes
         self.sampler: Sampler | None = None
-        self.peer: SshPeer | None = None  # whose answers count, if it is to be found
+        self.peer: SshPeer | None = None  # the launcher's machine, if its answers can be seen
         self.question: Question | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
@@ -82,7 +82,7 @@ class Loop:
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
         signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up descriptor reports it
         lost: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda number, _: lost.append(number))
@@ -90,7 +90,7 @@ class Loop:
         os.set_blocking(self.link_out, False)
         self.poll.register(self.link_in, select.EPOLLIN)
         self.poll.register(wake_in, select.EPOLLIN)
-        # who started us may have blocked what we live by
+        # the process that started the agent may have blocked signals that the agent needs
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         while True:
             self.act(self.node.tick(monotonic()))
@@ -176,12 +176,12 @@ class Loop:
         self.pmi = None
         self.watched = message.get("watch") or b""
         programs = [(self.cwd, message["path"], message["check"]), *(message.get("more") or ())]
-        own = os.environb.get(b"PATH")  # which the ranks get where nothing is said
+        own = os.environb.get(b"PATH")  # which ranks get unless the order sets a PATH
         asked = [(check, cwd, own if path is None else path) for cwd, path, check in programs]
         facts, problems = host_facts.judged(asked, self.watched)
         self.error_folder = None
         if any(what == "silent" for what, _ in problems):
-            expect(lease, grace, beat, "")  # we would have to wait there, too
+            expect(lease, grace, beat, "")  # on a silent disk the agent would have to wait, too
         else:
             facts["mark"] = self.mark()
             self.error_folder = workdir.make(
@@ -226,7 +226,7 @@ class Loop:
         self.guardian.watch_peer(on)
 
     def do_ask_peer(self, first: bool) -> None:
-        """See whether the launcher's machine answers; first: the question is a new one."""
+        """See whether the launcher's machine answers; first: begin a new question."""
         from dispatcher.remote.host.ssh_peer import Question
 
         if self.peer is not None and (first or self.question is None):
@@ -235,7 +235,7 @@ class Loop:
             self.tell(("lifeline", "the launcher's machine does not answer"))
 
     def mark(self) -> int | None:
-        """When the file that shows progress was changed, in ns; None where there is none."""
+        """When the file that shows progress was changed, in ns; None if there is no such file."""
         if not self.watched:
             return None
         try:
@@ -279,7 +279,7 @@ class Loop:
                 seen = self.show_life()  # a hundred ranks take long to start where all is busy
             own = dict(base)
             own.update(env)
-            if pmi is not None and self.pmi is not None:  # each may have a PYTHONPATH of its own
+            if pmi is not None and self.pmi is not None:  # each may have its own PYTHONPATH
                 self.pmi.place_hook(self.error_folder, own, pmi.get("hook"))
             cwd = os.path.join(self.cwd, *filter(None, where[:1]))
             own[b"PWD"] = cwd
@@ -357,7 +357,7 @@ class Loop:
             self.act(self.pmi.replies().order(message))
 
     def do_mpi(self, rank: int, served: str, library: str = "") -> None:
-        """``rank`` has come to what serves MPI: say which it has loaded, unless another has too."""
+        """Report which MPI ``rank`` has loaded, unless another rank has loaded the same."""
         from dispatcher.remote.host.shm import library as loaded
 
         if rank in self.ranks and self.pmi is not None:
@@ -376,7 +376,7 @@ class Loop:
             proctree.send_signal(-member.pid, signal.SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int, to: str = "all") -> None:
-        """Send ``signum`` to ``ranks``, and to what those have left that are over.
+        """Send ``signum`` to ``ranks``, and to the processes that ended ranks have left.
 
         to: all, their groups; rank, their own processes; auto, these if they are Python.
         """
@@ -396,7 +396,7 @@ class Loop:
                 proctree.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
-        """Kill all below us, and tell how many that were."""
+        """Kill all processes below the agent, and report how many there were."""
         self.no_failure_yet = False
         if self.pmi is not None:
             self.pmi.note_segments()
@@ -413,15 +413,15 @@ class Loop:
         self.tell(("swept", len(killed - ended), left, self.mark(), stuck))
 
     def do_cut(self, rank: int) -> None:
-        """Read no more of what a rank has left open, once its turn comes."""
+        """Queue a rank whose pipes are open after its exit; ``let_go`` closes them in turn."""
         self.cuts.append(self.ranks[rank])
 
     def let_go(self) -> None:
-        """Cut whose turn it is. What one sends needs no credit, and the next waits for some."""
+        """Close the queued pipes. Data read here needs no credit; the next rank waits for some."""
         while self.cuts and not self.node.held_back:
             member = self.cuts.popleft()
             for stream, fd in list(member.pipes.items()):
-                size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
+                size = 0  # read up to a full pipe: nothing that the rank itself wrote is lost
                 while size < PIPE_LIMIT and (data := process.read(fd, frames.OUTPUT_LIMIT)):
                     size += len(data)
                     self.take_output(member, stream, data)
@@ -429,7 +429,7 @@ class Loop:
             self.flush()
 
     def do_exit(self, code: int) -> None:
-        """End the loop, when the last frames have left; who gets these looks here no more."""
+        """End the loop once the last frames are sent; the agent does not read on."""
         self.exit_code = code
         if self.error_folder:
             workdir.remove(self.error_folder)
@@ -456,7 +456,7 @@ class Loop:
                     self.forget(member)
 
     def examine(self, member: Process) -> dict[str, Any]:
-        """What speaks for a cause of the first failure here that we did not bring about."""
+        """Evidence for the cause of the first failure on this host that dispatch did not cause."""
         if not member.status or not self.no_failure_yet:
             return {}
         self.no_failure_yet = False
@@ -519,7 +519,7 @@ class Loop:
             self.forget(member)
 
     def forget(self, member: Process) -> None:
-        """A rank has exited and all its output was read: nobody will ask for it again."""
+        """Drop a rank that has exited and whose output was read to the end."""
         del self.ranks[member.rank]
         if member.left_out:
             text = "rank %d: %d bytes that its MPI logged are left out"
@@ -584,7 +584,7 @@ class Loop:
                 self.sending = self.sending[size:]
         except BlockingIOError:
             pass
-        except OSError:  # nobody listens any more; the end of link_in tells the same
+        except OSError:  # the reader is gone; the end of link_in shows the same
             self.sending = b""
             self.first.clear()
             self.second.clear()

@@ -1,7 +1,7 @@
 """The second process on a host: it watches the agent, and sweeps when the agent cannot.
 
 The first process forks at once. The child becomes the agent; the parent stays as its *guardian*
-and hears signs of life through ``GuardianPipe``::
+and gets the agent's reports through ``GuardianPipe``::
 
     sshd -- guardian (subreaper) -- agent (subreaper) -- ranks -- what they start
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Guardian:
-    """Watches ``agent`` (a pid) by ``pipe``, its signs of life, and by the ``link`` it serves.
+    """Watches ``agent`` (a pid): reports on ``pipe``, and the end of the ``link`` that it serves.
 
-    first: what the agent has said so far.
+    first: the agent's reports so far.
     """
 
     def __init__(self, agent: int, link: int, pipe: int, first: bytes) -> None:
@@ -104,12 +104,12 @@ class Guardian:
             self.silence, self.ending, self.heartbeat = map(float, numbers)
 
     def _next_look(self) -> float:
-        """When to look whether the launcher's machine answers, if the agent says nothing."""
+        """When to check whether the launcher's machine answers, if the agent reports nothing."""
         self.question = None
         return monotonic() + LATE_LIFE * self.heartbeat if self.heartbeat else float("inf")
 
     def _is_cut(self, now: float) -> bool:
-        """Whether the launcher's machine has ceased to answer, which the agent should have seen."""
+        """Whether the launcher's machine stopped answering, which the agent should have seen."""
         from dispatcher.remote.host.ssh_peer import Question, SshPeer
 
         if self.question is None:
@@ -127,7 +127,7 @@ class Guardian:
         try:
             os.write(2, b"%s\n" % text.encode())
         except OSError:
-            pass  # nobody listens any more
+            pass  # the reader is gone
 
 
 def _reap_all() -> None:
@@ -135,9 +135,9 @@ def _reap_all() -> None:
         pass
 
 
-#: seconds that an agent may take beyond its lifeline grace to sweep and to say its last words
+#: seconds that an agent may take beyond its lifeline grace to sweep and to send its last reports
 SLACK = 8.0
-#: heartbeats without a sign of life after which we look whether the launcher's machine answers
+#: heartbeats without a report after which we check whether the launcher's machine answers
 LATE_LIFE = 1.5
 
 
@@ -156,10 +156,10 @@ class GuardianPipe:
         return "the agent was sent signal %d" % signum if signum else "the link ended"
 
     def expect(self, silence: float, lifeline_grace: float, heartbeat: float, folder: str) -> None:
-        """Say what to expect of us, and the ``folder`` that should not outlive us.
+        """Tell the guardian what to expect of us, and the ``folder`` that must not outlive us.
 
-        silence: seconds without a sign of life after which we are stuck; heartbeat: those between
-        two, if it is to look by itself whether the launcher's machine answers, else 0.
+        silence: seconds without a report after which we are stuck. heartbeat: seconds between two
+        reports, if the guardian must check the launcher's machine by itself, else 0.
         """
         self.expected = silence + SLACK, lifeline_grace + SLACK, heartbeat, folder
         self.watch_peer(True)
@@ -171,11 +171,11 @@ class GuardianPipe:
         self._write(os.fsencode(words))
 
     def alive(self) -> None:
-        """Give a sign of life."""
+        """Report that the agent is alive."""
         self._write(b"\n")
 
     def leave(self) -> None:
-        """We end: a guardian that somebody stopped must go on, to end as well."""
+        """Wake a guardian that was stopped (SIGSTOP), since it must end with the agent."""
         if os.getppid() == self.guardian:
             os.kill(self.guardian, signal.SIGCONT)
 
@@ -183,7 +183,7 @@ class GuardianPipe:
         try:
             os.write(self.pipe, data)
         except OSError:
-            pass  # it is stopped and the pipe is full, or it is dead, which a signal tells
+            pass  # it is stopped and the pipe is full, or it is dead, which a signal reports
 
 
 def fork_guardian(link: int) -> GuardianPipe:
@@ -193,8 +193,8 @@ def fork_guardian(link: int) -> GuardianPipe:
     """
     pipe_in, pipe_out = os.pipe()
     guardian = os.getpid()
-    # until ``watch`` can pass them on: once the agent has told its first word we may be told to
-    # end, and on a busy machine that is before our own fork returns
+    # until ``watch`` can pass them on: after the agent's first report the launcher may send an end
+    # signal, and on a busy machine that is before our own fork returns
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     )
@@ -217,8 +217,10 @@ def fork_guardian(link: int) -> GuardianPipe:
 
 
 def _first_words(pipe: int, link: int) -> bytes:
-    """What the agent says until it has answered its first order: what is to be known of it, and
-    that it lives. Or until one of the two has ended. No time is taken from the start before.
+    """Read the agent's reports up to its answer to the first order, or the end of either process.
+
+    The agent sends first what the guardian must expect, then that it is alive. The start of a run
+    does not wait for this.
     """
     poll = select.poll()
     poll.register(pipe, select.POLLIN)

@@ -37,10 +37,10 @@ def main() -> NoReturn:
 
 
 def _keep_inherited() -> None:
-    """Keep descriptors that were left open by who started us from the ranks."""
+    """Close descriptors that the agent has inherited, in the ranks that it will start."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if int(name) > 2:
                 os.set_inheritable(int(name), False)
         except OSError:
-            pass  # the one that listed the folder
+            pass  # the descriptor that listed the folder

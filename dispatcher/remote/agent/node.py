@@ -17,9 +17,9 @@
 * N-3  every rank that was spawned is reported ``exited`` exactly once
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another process still holds
   them and output is not being held back for credit
-* N-5  a further attempt is prepared only when nothing of the last one is left
+* N-5  a further attempt is prepared only when nothing of the last attempt is left
 * N-6  from ``pause`` to ``resume`` the ranks are stopped and the lease does not run; the end
-  of the link counts all the same
+  of the link counts nevertheless
 * N-7  after ``watch``: pings that are late, while the launcher's machine acknowledges nothing,
   are a lost lifeline long before the lease runs out
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from typing import Any, Tuple, Union
 
     Action = Tuple[Any, ...]
-    Key = Union[str, Tuple[str, int]]  # what a deadline is for: a name, or ("drain", rank)
+    Key = Union[str, Tuple[str, int]]  # the subject of a deadline: a name, or ("drain", rank)
 
 #: seconds a dead rank's pipes are read on while another process keeps them open
 DRAIN = 2.0
@@ -50,7 +50,7 @@ EXIT_LIFELINE = 3
 
 FRESH, PREPARED, RUNNING, DYING, OVER = "fresh", "prepared", "running", "dying", "over"
 
-#: orders that change nothing here, by the state in which they are carried out: order -> action
+#: orders that leave the state as it is, by the state in which they are carried out: order -> action
 CARRIED_OUT: dict[str, dict[str, str]] = {
     FRESH: {},
     PREPARED: {"probe": "probe"},
@@ -72,8 +72,8 @@ class Node:
         self.alive: set[int] = set()  # ranks spawned and not yet exited
         self.draining: set[int] = set()  # ranks exited, pipes not yet ended
         self.paused = False  # the user stopped the launcher (N-6)
-        self.held_back = False  # output waits for credit (the loop tells)
-        self.watches = False  # whether the launcher's machine answers (N-7; the loop tells)
+        self.held_back = False  # output waits for credit (set by the loop)
+        self.watches = False  # whether the launcher's machine answers (N-7; set by the loop)
         self.in_doubt = False  # about that
         self.deadlines: dict[Key, float] = {"lease": now + lease}
 
@@ -169,7 +169,7 @@ class Node:
         self.deadlines["drain", rank] = now + DRAIN
         told = {"rank": rank, "status": status, **(why or {})}
         actions: list[Action] = [("send", "exited", told)]
-        if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
+        if not self.alive and "kill" in self.deadlines:  # N-2: no rank is left to wait for
             del self.deadlines["kill"]
             actions.append(("sweep",))
         return actions
@@ -184,7 +184,7 @@ class Node:
             return []
         self.state = DYING
         self.deadlines.clear()
-        # somebody may still listen, and what the ranks do now is not their fault
+        # the launcher may still read, and must know that ranks which fail now are not to blame
         actions: list[Action] = [("send", "dying", {"why": why})]
         if not self.alive:
             return [*actions, ("sweep",)]
@@ -230,5 +230,5 @@ class Node:
         self.deadlines["beat"] = now + self.heartbeat
         if self.in_doubt:
             return []  # of this the guardian thinks for itself
-        # nobody reads while the launcher is stopped, and beats would pile up
+        # a stopped launcher does not read, and beats would pile up
         return [("alive",)] if self.paused else [("send", "beat", {}), ("alive",)]

@@ -1,7 +1,7 @@
-"""The ranks' standard input: what the launcher reads, written to the pipes of those who want it.
+"""The ranks' standard input: writes the launcher's input to the pipes of the ranks that read it.
 
 One copy is held for all readers of this host; the slowest living one sets the pace
-(``docs/design/stdin.md``). Loaded only when a rank of this host is to read.
+(``docs/design/stdin.md``). Loaded only when a rank of this host reads.
 
 Actions (tuples): ("send", type, fields) · ("taken", bytes of credit for the launcher).
 """
@@ -24,7 +24,7 @@ PORTION = 64 << 10
 
 
 class Stdin:
-    """The pipes of ``readers`` (ranks of this host), and what they have not taken yet."""
+    """The pipes of ``readers`` (ranks of this host), and the bytes that they have not taken yet."""
 
     def __init__(self, poll: select.epoll, readers: list[int]) -> None:
         self.poll = poll
@@ -41,7 +41,7 @@ class Stdin:
         """The end that ``rank`` reads; the caller closes it after the spawn. Raises: OSError."""
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
-        # no event is asked for: that the reader has gone is always told
+        # no event is asked for: the poll always reports that the reader has gone
         self.poll.register(ours, 0)
         self.ends[rank] = ours
         self.fds[ours] = rank
@@ -66,7 +66,7 @@ class Stdin:
         return actions + self._settle()
 
     def ready(self, fd: int, event: int) -> list[Action]:
-        """The poll has something to tell about ``fd``: room, or that nobody reads any more."""
+        """Act on an event of ``fd``: the pipe has room, or its reader is gone."""
         rank = self.fds[fd]
         if event & select.EPOLLERR:
             return self.ended(rank)
@@ -115,7 +115,7 @@ class Stdin:
 
 
 def unread(fd: int) -> int:
-    """Bytes in a pipe that nobody has read yet. Source: ioctl FIONREAD, pipe(7)."""
+    """Bytes in a pipe that the reader has not read yet. Source: ioctl FIONREAD, pipe(7)."""
     from _struct import unpack
     from fcntl import ioctl
     from termios import FIONREAD

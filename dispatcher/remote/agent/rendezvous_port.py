@@ -1,6 +1,6 @@
 """Where the ranks meet: a port kept free on node 0, and proof that an address reaches it.
 
-Node 0's agent binds the port for the whole job, and listens there only before ranks start, to tell
+Node 0's agent binds the port for the whole job. It listens only before ranks start, to send
 the other agents the run's token (``docs/design/rendezvous.md``). Source: socket(7), ip(7).
 """
 
@@ -61,7 +61,7 @@ class RendezvousPort:
             os.close(fd)
 
     def close_listener(self) -> None:
-        """Give the token to nobody any more; the port stays reserved."""
+        """Stop sending the token; the port stays reserved."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -81,7 +81,7 @@ def _claimed(port: int) -> _socket.socket:
     """Claim ``port`` for one job. Raises: OSError, EADDRINUSE while another job has it.
 
     The keeper does not do that: it must let the rank bind the port, and so lets another keeper.
-    An abstract name (unix(7)) is unique in a network namespace, whoever the users are, and goes
+    An abstract name (unix(7)) is unique in a network namespace, for all users, and goes
     with its socket.
     """
     claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     Frames = Iterator[Tuple[int, bytes]]
 
-_MOST = 1 << 30  # bytes of a list; the launcher is trusted here
+_MOST = 1 << 30  # bytes of a list; the host trusts the launcher
 _READ = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which Python knows from 3.10 on
 
@@ -95,7 +95,7 @@ def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
         receiver.commit()
         if relay is not None:
             relay.wait(lambda child: child.ended)
-        receiver.close(keep)  # first: whoever has had our last word may end us
+        receiver.close(keep)  # first, because the launcher may end us after our last message
         _send(receiver.report())
     except BaseException as error:
         keep = isinstance(error, _Ended) and bool(order["resume"])
@@ -118,7 +118,7 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
                     try:
                         entry.more = digest(place)
                     except OSError:
-                        pass  # it is told when its turn comes
+                        pass  # it is reported when its turn comes
                 entries.append(entry)
                 places.append(place)
                 yield entry
@@ -157,7 +157,7 @@ def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
                 known[named] = place
                 yield place, named, not wild
             elif os.path.normpath(known[named]) != os.path.normpath(place):
-                raise NotGiven(f"{known[named]} and {place}: would lie in one place")
+                raise NotGiven(f"{known[named]} and {place}: have the same path in the copy")
 
 
 def _receive(receiver: Receiver, incoming: Frames, relay: Relay | None) -> None:

@@ -3,7 +3,7 @@
 Sent only when there is a tree. Each child gets the same program and list, says what it needs,
 and is fed from our own files as they grow. The list holds the sender's SHA-256 of every file, so a
 child takes nothing from us that the root did not have. A child that cannot be reached, fails or
-makes no progress is told of, with all below it; the root serves them itself.
+makes no progress is reported, with all hosts below it; the root serves them itself.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READY, _NOT_READY = b"P", b"S\n"
 
 
 class Relay:
-    """Serves the hosts below. order: ours; program: what we were sent; send: tells the root."""
+    """Serves the hosts below. order, program: as they were sent to us; send: sends to the root."""
 
     def __init__(
         self, order: dict[str, Any], program: bytes, receiver: Receiver, send: Callable[[Any], None]
@@ -62,7 +62,7 @@ class Relay:
             child.thread.start()
 
     def wait(self, over: Callable[[Child], bool]) -> None:
-        """Wait until all children are ``over``: fed, or ended; who makes no progress is killed."""
+        """Wait until all children are ``over`` (fed, or ended); kill children without progress."""
         while not all(map(over, self._children)):
             with self.grown:
                 self.grown.wait(1.0)
@@ -128,14 +128,14 @@ class Child:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def kill(self) -> None:
-        """End it; whom it has not told of by then, the root serves."""
+        """Kill the relay. The root serves the hosts that it has not reported yet."""
         if self._process is not None:
             self._process.kill()
 
     def _run(self) -> None:
         try:
             self._serve_or_tell()
-        finally:  # whatever happened, nobody waits for it
+        finally:  # in every case, do not let others wait for it
             self.fed = self.ended = True
             with self._relay.grown:
                 self._relay.grown.notify_all()
@@ -145,7 +145,7 @@ class Child:
         try:
             self._serve()
         except BrokenPipeError:
-            pass  # it ended before it was sent all: what it says last is why
+            pass  # it ended before it was sent all: its last output gives the reason
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = str(error)
         finally:
@@ -153,7 +153,7 @@ class Child:
             if self._process is not None:
                 self._process.wait()
                 stderr = self._process.stderr
-                os.set_blocking(stderr.fileno(), False)  # what ssh has started may hold it open
+                os.set_blocking(stderr.fileno(), False)  # a child of ssh may hold it open
                 output = (stderr.read(400) or b"").decode("utf-8", "replace").strip()
                 why = output.splitlines()[-1] if output else why
                 for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -191,7 +191,7 @@ class Child:
                 return
 
     def _started(self) -> bytes:
-        """What follows the line that says that Python reads on. Raises: ValueError."""
+        """The output after the line that shows that Python reads on. Raises: ValueError."""
         output = b""
         marker = self._relay.marker
         while True:

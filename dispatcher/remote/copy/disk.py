@@ -1,7 +1,7 @@
 """The disk's side of a copy, for both ends; and the sending end: bytes of files in frames.
 
-A *stage* is a folder beside the destination that a copy works in; a *part* is a large file under a
-name made of what it is. A copy locks both while it fills them; the next copy removes dead ones.
+A *stage* is a folder beside the destination that a copy works in. A *part* is a large file under
+a name made from path, size and time. A copy locks both while it fills them, and removes dead ones.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _ZEROS = bytes(CHUNK)
 STAGE, PART = ".dispatch-put-", ".dispatch-part-"
 #: the stage of ``get``
 STAGE_HERE = ".dispatch-get-"
-#: folders within each other that are copied, of which people's trees have some dozens: Python calls
-#: itself once for each, and stops at a thousand; who removes them has each open
+#: most folders within each other that are copied; people's trees have some dozens. Python calls
+#: itself once for each, and stops at a thousand; the code that removes them has each open
 DEEPEST = 500
-#: seconds after which a part that nobody goes on with is swept, and a stage that nobody locks
+#: seconds after which an unused part, and a stage without a lock, are swept
 STALE, DEAD = 7 * 86400, 60
-#: a name may be of a fifo by now, whose writer never comes: nobody waits for it
+#: a name may be of a fifo by now, whose writer never comes: do not wait for it
 FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
-#: what no file or link may take the place of: S_IFDIR, S_IFCHR and S_IFBLK
+#: types of files that no file or link may replace: S_IFDIR, S_IFCHR and S_IFBLK
 _KEPT = {0o040000: "a directory", 0o020000: "a device", 0o060000: "a device"}
-#: uid and gid of whoever copies
+#: leave uid and gid as the copying user has them
 OURS = (-1, -1)
 
 
@@ -77,7 +77,7 @@ def check_place(final: str, mode: int) -> None:
 
 
 def is_ours(about: os.stat_result) -> bool:
-    """Whether we own it, or root does, who may do everything anyway."""
+    """Whether the file belongs to us, or to root, who may do everything anyway."""
     return about.st_uid in (0, os.geteuid())
 
 
@@ -94,7 +94,7 @@ def check_owner(place: str, about: os.stat_result, why: str) -> None:
     raise NotTaken(f"{place}: belongs to {user}: {why}")
 
 
-FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a folder of yours"
+FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a folder that you own"
 
 
 def check_way(path: str, *, alone: bool) -> None:
@@ -133,7 +133,7 @@ def check_way(path: str, *, alone: bool) -> None:
 def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
     """Give ``staged`` the name ``final``; into a folder that is there, file by file.
 
-    owner: uid and gid of what is copied to another file system. Raises: NotTaken, OSError.
+    owner: uid and gid of files that are copied to another file system. Raises: NotTaken, OSError.
     """
     if not os.path.isdir(staged) or os.path.islink(staged):
         try:
@@ -142,7 +142,7 @@ def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
             pass
         return rename(staged, final, owner)
     made = False
-    if os.path.islink(final):  # what it leads to is none of the copy's
+    if os.path.islink(final):  # replace the link, not its target
         os.unlink(final)
     if not os.path.isdir(final):
         try:
@@ -157,7 +157,7 @@ def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
     shut = about.st_uid == os.geteuid() != 0 and about.st_mode & 0o300 != 0o300
     fd = os.open(final, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if made or shut else -1
     try:
-        if shut:  # as it was sent; it is ours, so that nothing but its mode keeps us out
+        if shut:  # its mode was sent so; the folder is ours, so only the mode keeps us out
             about = os.fstat(fd)
             os.fchmod(fd, about.st_mode & 0o7777 | 0o300)
         for name in os.listdir(staged):
@@ -231,7 +231,7 @@ def locked(fd: int) -> bool:
 
 
 def same_file(file: int | str, path: str, folder: int | None = None) -> bool:
-    """Whether ``path``, in ``folder``, is still ``file``: an open one, or another name of it."""
+    """Whether ``path``, in ``folder``, is still ``file`` (an open file, or another name of it)."""
     try:
         there = os.stat(path, dir_fd=folder, follow_symlinks=False)
         return os.path.samestat(os.stat(file), there)
@@ -242,8 +242,8 @@ def same_file(file: int | str, path: str, folder: int | None = None) -> bool:
 def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None:
     """The part ``path``, in ``folder``, open and locked; None if it cannot be ours alone.
 
-    So it is where it is missing and not to be made, where another copy is at it, and where somebody
-    else has put a file, a link or a second name of a file there.
+    It is None if the part is missing and must not be made, if another copy uses it, and if another
+    user has put a file, a link or a second name of a file in its place.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if make else 0)
     try:
@@ -260,7 +260,7 @@ def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None
 
 
 def sweep(folder: str) -> None:
-    """Remove our stages of dead copies, and our parts that nobody has wanted for long."""
+    """Remove our stages of dead copies, and our parts that no copy has used for long."""
     for name in os.listdir(folder):
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
@@ -312,9 +312,9 @@ def scan(
 ) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
-    named: by whoever copies, so a link there is followed, to a folder only with a slash behind it.
-    skip: asked for each name, and whether it is a folder's: whether to leave it out. partial: what
-    cannot be read is an entry, unless it is named. Raises: NotGiven.
+    named: the user named it, so a link is followed; a link to a folder only with a slash after it.
+    skip: called with each name, and whether it is a folder; True leaves it out. partial: make an
+    entry of an unreadable file, unless it is named. Raises: NotGiven.
     """
     if name.count("/") > DEEPEST:
         raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
@@ -396,7 +396,7 @@ class Incoming:
 
 
 class Present:
-    """A file that stands there with the size of the one that is wanted, but another time.
+    """A file at the destination with the size of the wanted file, but another time.
 
     It is offered as a part that has all bytes. about: of the file before it was read. Raises:
     OSError.
@@ -409,7 +409,7 @@ class Present:
         self.seen = digest(path, self.size)
 
     def is_still(self, sent: bytes) -> bool:
-        """Whether it is what was ``sent``, and nobody has changed it meanwhile. Raises: OSError."""
+        """Whether it equals the ``sent`` file and has not changed since. Raises: OSError."""
         now, about = os.lstat(self.path), self.about
         same = (now.st_ino, now.st_mtime_ns) == (about.st_ino, about.st_mtime_ns)
         return same and bytes.fromhex(self.seen) == sent
@@ -428,7 +428,7 @@ def opened_again(path: str, about: os.stat_result) -> int:
 def needs(
     wanted: bytes, parts: dict[int, Incoming], present: dict[int, Present] | None = None
 ) -> dict[str, Any]:
-    """The answer to a list: 1 for a file that is ``wanted``, and what there is of it already."""
+    """The answer to a list: 1 for each ``wanted`` file, and the bytes that are there already."""
     found = [(index, part.size, part.hash.hexdigest()) for index, part in parts.items()]
     found += [(index, there.size, there.seen) for index, there in (present or {}).items()]
     starts = numbers(number for index, size, _ in found for number in (index, size))
@@ -443,11 +443,11 @@ def give(
     more: Callable[[int], bool] | None = None,
     hasher: Callable[[], Any] = sha256,
 ) -> Iterator[bytes]:
-    """The file at ``path`` in frames, ``size`` bytes of it; a change meanwhile breaks it off.
+    """The file at ``path`` in frames, ``size`` bytes of it; a change during the copy breaks it off.
 
-    start, seen: how many bytes the other end has, and their SHA-256; where it is not ours, from the
-    beginning. more: of one that is only coming here, waits for more bytes than these; False if
-    there never will be. hasher: makes what is updated with all bytes from the first on.
+    start, seen: how many bytes the other end has, and their SHA-256; if that is not ours, begin at
+    byte 0. more: for a file that is still being received: waits for more bytes than these; False if
+    there never will be. hasher: makes the object that gets all bytes, from the first on.
     """
     try:
         fd = os.open(path, FOR_READING)
@@ -493,9 +493,9 @@ def _given(
         yield frame(0, *_told(fd, data))
     now = os.fstat(fd)
     same = now.st_mtime_ns == before.st_mtime_ns or now.st_size > before.st_size
-    is_short = at < size and same and now.st_size == size  # /sys tells a page of each
+    is_short = at < size and same and now.st_size == size  # /sys reports a page for each
     if not more and (is_short or (not size and os.read(fd, 1) and not os.fstat(fd).st_size)):
-        why = b": its size is not told, as in /proc and /sys; dispatch exec and cat can read it"
+        why = b": its size is unknown, as in /proc and /sys; dispatch exec and cat can read it"
         yield frame(0, BROKEN, os.fsencode(path) + why)
     elif at < size or not (same or more):
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
@@ -535,9 +535,9 @@ def asked_for(names: Sequence[str], parts: Sequence[str]) -> bool:
 
 
 def expand(folder: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What ``parts`` stand for in ``folder``, sorted: where each is, and its path from there on.
+    """Expand the wildcards of ``parts`` in ``folder``, sorted: the place and path of each match.
 
-    Folders that cannot be listed are empty, as they are to a shell.
+    Folders that cannot be listed count as empty, as in a shell.
     """
     inner, rest = parts[0], parts[1:]
     if has_wildcards(inner):

@@ -52,7 +52,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: a file of so many bytes is worth going on with
+#: bytes from which on a file is worth resuming
 WORTH = 1 << 20
 
 
@@ -97,7 +97,7 @@ class Group:
         self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
         check_way(self.folder, alone=alone)
         before = os.umask(0o077)
-        os.umask(before | 0o002)  # who may write to a folder on the way could exchange the next one
+        os.umask(before | 0o002)  # users who may write to one folder could exchange the next
         try:
             os.makedirs(self.folder, exist_ok=True)
         except FileExistsError:
@@ -127,7 +127,7 @@ class Group:
         return os.path.join(self.stage, inner)
 
     def close(self) -> None:
-        """Remove the stage, with what was not given its name. Raises: OSError."""
+        """Remove the stage, with all files that did not get their name. Raises: OSError."""
         if self.stage:
             if self.lock >= 0:
                 clear(self.lock)
@@ -141,8 +141,7 @@ class Group:
 def _check(entries: list[Entry], groups: list[Any]) -> None:
     """Refuse a list that no sender makes: it may have come through others. Raises: NotTaken.
 
-    Each path stands in a folder that is listed before it, so neither ``..`` nor a link leads
-    elsewhere.
+    Each path is in a folder that is listed before it, so neither ``..`` nor a link leads elsewhere.
     """
     folders: set[str] = set()
     others: set[str] = set()
@@ -199,7 +198,7 @@ class Receiver:
         for group in self._groups:
             sweep(group.folder)
         self._entries = entries
-        self._new: set[str] = set()  # folders that are to be made, by their paths in the list
+        self._new: set[str] = set()  # folders to make, by their paths in the list
         self._needed: list[int] = []
         self._parts: dict[int, Incoming] = {}  # locked
         self._whole: dict[int, str] = {}  # the names of parts that are in the stage, too
@@ -207,7 +206,7 @@ class Receiver:
         self._present: dict[int, Present] = {}
         self._turn = 0  # which of the needed
         self._file: Incoming | None = None  # whose turn it is, once it has begun
-        self._sure = False  # that its bytes so far are those of this file
+        self._sure = False  # that its bytes so far belong to this file
         self._wants: set[int] = set()
         self._places: dict[int, str] = {}
         self.bytes = 0
@@ -215,7 +214,7 @@ class Receiver:
     # -- what is needed -----------------------------------------------------------------
 
     def needs(self) -> dict[str, Any]:
-        """Which entries' bytes are to be sent, and what there is of them already."""
+        """Which entries' bytes must be sent, and the bytes of them that are there already."""
         wanted = bytearray(len(self._entries))
         for index, entry in enumerate(self._entries):
             if not self._wanted(entry):
@@ -234,7 +233,7 @@ class Receiver:
         return needs(bytes(wanted), self._parts, self._present)
 
     def _wanted(self, entry: Entry) -> bool:
-        """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
+        """Whether bytes of ``entry`` must be sent. Raises: NotTaken if it has no place."""
         final = self._final(entry)
         there, kind = self._there(entry, final)
         if entry.kind == FOLDER:
@@ -256,7 +255,7 @@ class Receiver:
         return group.final(top) + rest
 
     def _there(self, entry: Entry, final: str) -> tuple[os.stat_result | None, int]:
-        """What stands in the place of ``entry``, and its kind; (None, 0) for nothing."""
+        """The file at the place of ``entry``, and its kind; (None, 0) if the place is free."""
         if entry.path.rpartition("/")[0] not in self._new:
             try:
                 there = os.lstat(final)
@@ -310,9 +309,9 @@ class Receiver:
         return mode | (mode & 0o444) >> 2 if entry.mode & 0o100 else mode
 
     def _keep(self, staged: str, final: str, entry: Entry, there: os.stat_result) -> None:
-        """Give a file owner, group and mode of the one that it is to replace, as scp leaves them.
+        """Give a file owner, group and mode of the file that it replaces, as scp leaves them.
 
-        Not those of another user's file where that user may have put it in our way.
+        The exception is another user's file, if that user may have put it there to get ours.
         """
         is_open = os.geteuid() or os.stat(os.path.dirname(final) or ".").st_mode & 0o002
         if is_open and not is_ours(there):
@@ -350,7 +349,7 @@ class Receiver:
         return self._groups[int(number)], top, slash + rest
 
     def _open_part(self, entry: Entry, *, make: bool) -> Incoming | None:
-        """The part of ``entry``, locked and read; None where it is not to have one."""
+        """The part of ``entry``, locked and read; None if it should not have one."""
         if not self._resume or entry.size < WORTH:
             return None
         known = sha256()
@@ -384,7 +383,7 @@ class Receiver:
         file = self._file
         if file is None and index in self._present:
             if kind == START and int.from_bytes(body, "big") == entry.size:
-                return  # they are the same; the end says so again
+                return  # they are the same; the end frame confirms it
             there = self._present.pop(index)
             if kind == END:
                 self._stay(index, entry, there, body)
@@ -411,11 +410,11 @@ class Receiver:
             raise NotTaken(f"a frame of kind {kind!r}")
 
     def _begin(self, index: int, entry: Entry) -> Incoming:
-        """What takes ``entry``, whose turn it is, from its first byte."""
+        """Make the file that takes ``entry``, whose turn it is, from its first byte."""
         part = self._open_part(entry, make=True)
         if part is None:
             return self._create(entry)
-        part.restart()  # the sender knows nothing of what may be there
+        part.restart()  # the sender does not know about bytes that the part may have
         self._parts[index] = part
         return part
 
@@ -447,7 +446,7 @@ class Receiver:
         return True
 
     def _stay(self, index: int, entry: Entry, there: Present, sent: bytes) -> None:
-        """A file is what it is to be, but for its time."""
+        """Keep a file that equals the sent one in all but its time."""
         still = there.is_still(sent)
         if not still or not self._settle(entry, there.path, there.about, time=True):
             raise NotTaken(f"{entry.path}: changed while it was compared")
@@ -491,7 +490,7 @@ class Receiver:
     # -- the names ----------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Give everything its name; all files must be here. Raises: NotTaken, OSError."""
+        """Give every file its name; all files must have come. Raises: NotTaken, OSError."""
         folders: list[tuple[str, str, Entry]] = []
         tops: dict[str, str] = {}
         for index, entry in enumerate(self._entries):
@@ -524,7 +523,7 @@ class Receiver:
                 self._keep(staged, final, entry, there)
         for staged, _, entry in reversed(folders):
             self._own(staged)
-            os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays
+            os.chmod(staged, entry.mode | 0o700)  # a folder that we may not write to stays
             os.utime(staged, ns=(entry.mtime, entry.mtime))
         for staged, final in tops.items():
             merge(staged, final, self._owner)
@@ -541,7 +540,7 @@ class Receiver:
             os.unlink(part)
 
     def report(self) -> dict[str, Any]:
-        """What was done: files sent and equal; bytes received, and found from another time."""
+        """Counts of the copy: files sent and equal; bytes received, and found from another time."""
         files = sum(entry.kind == FILE for entry in self._entries)
         needed = sum(self._entries[index].size for index in self._wants)
         return {
@@ -552,7 +551,7 @@ class Receiver:
         }
 
     def close(self, keep: bool) -> None:
-        """Leave nothing but, if ``keep``, the parts of files that have no name yet, for a week."""
+        """Remove everything; if ``keep``, leave unfinished files' parts, for a week."""
         for part in self._parts.values():
             if same_file(part.fd, part.path):  # it has not got its name
                 if keep and os.fstat(part.fd).st_size:

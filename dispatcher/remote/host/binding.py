@@ -1,8 +1,7 @@
 """Where this host's CPUs, GPUs and RDMA devices sit, and binding a rank to some of them.
 
-What CUDA calls GPU 0 is the first by PCI address of those that we may open, if all are of one
-model. The driver's files, which may be slow, are read only where not all GPUs are ours or they are
-named by UUID.
+CUDA's GPU 0 is the first by PCI address of the GPUs that we may open, if all are of one model. The
+driver's files, which may be slow, are read only if not all GPUs are ours or they are named by UUID.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ WORDS = 16
 
 
 def topology(wanted: list[bytes], gpus: int, root: str = "") -> dict[str, Any] | None:
-    """The place of CPUs and GPUs here; None where nothing is to be chosen.
+    """The place of this host's CPUs and GPUs; None if there is nothing to choose.
 
     wanted: words; ``auto``: None unless there are GPUs and several NUMA nodes; ``core``: cores as
     well; ``uuid``: GPUs by UUID, too; ``nics``: RDMA devices as well. gpus: how many we may open.
@@ -150,10 +149,10 @@ def _policy(which: int, mode: int, mask: Any) -> None:
 
 
 class Bound:
-    """While entered, what we start runs on ``cpus`` only, with memory of NUMA ``nodes`` only.
+    """While entered, new processes run on ``cpus`` only, with memory of NUMA ``nodes`` only.
 
-    nodes: none for the policy that we have ourselves. What the kernel refuses stays as it was;
-    ``refused`` says what, in words.
+    nodes: none for our own policy. If the kernel refuses a change, it is left out and ``refused``
+    holds a text about it.
     """
 
     def __init__(self, cpus: list[int], nodes: list[int]) -> None:
@@ -184,4 +183,4 @@ class Bound:
                 _policy(0, self.mode.value, self.mask)
             os.sched_setaffinity(0, self.before)
         except OSError:
-            pass  # somebody has moved us in between, to where these CPUs are not
+            pass  # we were moved in between, to a set without these CPUs

@@ -65,7 +65,7 @@ def kernel_log(since: float) -> list[str]:
             try:
                 record = os.read(fd, 8192)
             except BrokenPipeError:
-                continue  # it was overwritten while we read; the next one is there
+                continue  # it was overwritten while we read; the next record is there
             # "priority,sequence,microseconds,flags;text\\n", see the kernel's dev-kmsg
             head, _, text = record.partition(b";")
             fields = head.split(b",")
@@ -79,7 +79,7 @@ def kernel_log(since: float) -> list[str]:
 
 
 def out_of_memory(log: list[str], pid: int, kills: int) -> str:
-    """What speaks for the OOM killer, from the kernel's messages and its cgroup's count."""
+    """Evidence for the OOM killer, from the kernel's messages and its cgroup's count."""
     for line in log:
         if "ut of memory: Killed process %d " % pid in line:
             return "the kernel's OOM killer: " + line[:QUOTE_LIMIT]

@@ -1,7 +1,7 @@
 """Facts about this host, read from the kernel; the launcher judges them.
 
-No program is run, no name looked up. A fact is a file or a system call that answers at once, but
-for those of folders (``places``): a file system may not answer at all.
+It runs no program and looks up no name. A fact is a file or a system call that answers at once.
+Facts about folders (``places``) are the exception: a file system may not answer at all.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: seconds in which the file systems of a run have to answer
 ANSWER = 10.0
-#: told of a path before it is looked at: it may be the last that we look at
+#: called with a path before it is read, because that read may never return
 about: Callable[[bytes], object] = len
 
 
 def gather(check: dict[str, bytes]) -> dict[str, Any]:
-    """The facts of this host as a dict of plain values, without those of ``places``.
+    """The facts of this host as a dict of plain values, without the facts of ``places``.
 
-    check: see ``find_problems``; with an ``iface`` only the addresses of that one count.
+    check: see ``find_problems``; with an ``iface`` only the addresses of that interface count.
     """
     iface = check.get("iface")
     gpus = count_gpus()
@@ -50,9 +50,9 @@ def gather(check: dict[str, bytes]) -> dict[str, Any]:
 def judged(
     asked: list[tuple[dict[str, bytes], bytes, bytes | None]], watched: bytes
 ) -> tuple[dict[str, Any], list[list[str]]]:
-    """The facts of ``places`` and all problems, in ``ANSWER`` seconds whatever is mounted here.
+    """The facts of ``places`` and all problems, within ``ANSWER`` seconds for any file system.
 
-    asked: what ``find_problems`` takes, of each program. watched: a file that will be looked at.
+    asked: for each program, the arguments of ``find_problems``. watched: a file that is read later.
     """
     from dispatcher.remote.host.process import within
     from dispatcher.remote.protocol.packing import pack, unpack
@@ -91,7 +91,7 @@ def places(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
 
 
 def summed(path: bytes) -> int | None:
-    """CRC-32 of the beginning of a file; None where it cannot be read, or is none (a pipe)."""
+    """CRC-32 of the beginning of a file; None if it is unreadable or not a file (a pipe)."""
     from zlib import crc32
 
     try:
@@ -108,7 +108,7 @@ def _is_file(path: bytes) -> bool:
     return os.path.isfile(path)
 
 
-#: modules and packages of a folder that are told, and seconds that reading them may take
+#: most modules and packages of a folder in a report, and seconds that reading them may take
 MOST_CODE, CODE_SECONDS = 64, 0.05
 
 
@@ -180,8 +180,8 @@ def identity() -> str:
 def count_gpus() -> int:
     """NVIDIA GPUs that this host's driver shows; 0 without the driver.
 
-    In a container only /dev tells which are given to it. A batch system may deny some of those by
-    a cgroup, which access(2) tells without asking the driver.
+    In a container only /dev shows which of them it has. A batch system may deny some of those by
+    a cgroup; access(2) shows that without asking the driver.
     """
     try:
         devices = [
@@ -223,12 +223,12 @@ def oom_kills() -> int:
     return 0
 
 
-#: addresses that are told
+#: most addresses in a report
 MOST_ADDRESSES = 32
 
 
 def addresses() -> list[str]:
-    """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
+    """Numeric addresses by which other hosts may reach this one; ssh's address comes first.
 
     Loopback and link-local addresses are left out. ``probe`` proves whether one can be reached.
     """
@@ -307,7 +307,7 @@ def _ipv4() -> list[str]:
 
 
 def _ipv6(iface: str | None = None) -> list[str]:
-    """IPv6 addresses, of ``iface`` or of all; link-local ones left out."""
+    """IPv6 addresses, of ``iface`` or of all; link-local addresses are left out."""
     found = []
     try:
         with open("/proc/net/if_inet6") as file:
@@ -325,7 +325,7 @@ def _ipv6(iface: str | None = None) -> list[str]:
 def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
     """Problems that would keep the ranks from starting: list of [what, why].
 
-    check: what the plan needs: ``program`` (looked up in ``path``) must be executable, and so must
+    check: the plan's needs: ``program`` (looked up in ``path``) must be executable, and so must
     the interpreter that its first line names; ``script`` (in ``cwd``) must be readable; ``iface``
     must have an address; with ``mpi`` the program must not be built for Open MPI.
     """
@@ -340,7 +340,7 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
         problems.append(["iface", what])
     program = check.get("program")
     if program:
-        from dispatcher.remote.host.process import search  # of no use to a survey
+        from dispatcher.remote.host.process import search  # not needed by a survey
 
         found = [os.path.join(cwd, place) for place in search(program, path)]
         files = [place for place in found if _is_file(place)]

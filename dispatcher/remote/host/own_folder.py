@@ -1,4 +1,4 @@
-"""A folder of our own where others have theirs, as in /tmp: emptied by descriptors."""
+"""Safe use of our own folder among other users' folders, as in /tmp: emptied by descriptors."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ FOR_LISTING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY
 
 
 def clear(folder: int) -> None:
-    """Remove what is in the open ``folder``, a tree of our own making.
+    """Remove the contents of the open ``folder``, a tree that we made.
 
-    Through no link: nobody can lead us elsewhere by changing a name meanwhile. What does not go
-    keeps nothing else; agent and guardian may do it at once. Raises: OSError, of the last that did
-    not go.
+    It follows no link, so another user cannot lead us elsewhere by a rename. If something cannot be
+    removed, the rest goes nevertheless. Agent and guardian may call it at the same time. Raises:
+    OSError of the last failure.
     """
     os.fchmod(folder, 0o700)
     stays = None
-    within = [(folder, os.listdir(folder), "")]  # open folders, each in the one before it
+    within = [(folder, os.listdir(folder), "")]  # open folders, each inside the one before it
     while within:
         here, names, name = within[-1]
         try:
@@ -29,7 +29,7 @@ def clear(folder: int) -> None:
                     os.close(here)
                     os.rmdir(name, dir_fd=within[-1][0])
         except FileNotFoundError:
-            pass  # somebody else of ours was there first
+            pass  # the agent or the guardian was faster
         except OSError as error:
             stays = error
     if stays is not None:
@@ -54,13 +54,13 @@ def _enter_or_unlink(name: str, within: list[tuple[int, list[str], str]]) -> Non
 
 
 def _open(name: str, here: int) -> int:
-    """Open a folder for listing, also one that a program of ours has shut to us."""
+    """Open a folder for listing, even if one of our programs took our permission away."""
     try:
         return os.open(name, FOR_LISTING, dir_fd=here)
     except PermissionError:
         itself = os.open(name, os.O_PATH | FOR_LISTING, dir_fd=here)
     try:
-        path = f"/proc/self/fd/{itself}"  # by its name a link could be meant meanwhile
+        path = f"/proc/self/fd/{itself}"  # its name could be a link by now
         os.chmod(path, 0o700)
         return os.open(path, FOR_LISTING & ~os.O_NOFOLLOW)
     finally:

@@ -58,7 +58,7 @@ def spawn(
 ) -> Process:
     """Start ``argv`` with exactly ``env`` in ``cwd``; returns after a successful execve.
 
-    keep: a descriptor that the rank inherits besides its standard ones, -1 for none; stdin: what
+    keep: one more descriptor that the rank inherits, -1 for none; stdin: the descriptor that
     becomes its standard input, -1 for /dev/null. Raises: SpawnError.
     """
     fds: list[int] = []
@@ -91,7 +91,7 @@ def spawn(
 
 
 def read(fd: int, size: int) -> bytes | None:
-    """What is there now, of ``size`` bytes at most; None for nothing yet, b"" at the end."""
+    """Up to ``size`` bytes that are there now; None for nothing yet, b"" at the end."""
     try:
         return os.read(fd, size)
     except BlockingIOError:
@@ -132,7 +132,7 @@ def _become(
 
 
 def _reset_signals() -> None:
-    """Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve."""
+    """Restore default signals: Python ignores SIGPIPE and SIGXFSZ, and so would the program."""
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):  # 32, 33: glibc's own
@@ -154,9 +154,9 @@ def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> 
                 try:
                     os.close(fd)
                 except OSError:
-                    pass  # the one that listed the folder
+                    pass  # the descriptor that listed the folder
             work()
-    except Exception as error:  # noqa: BLE001 - told by its end; this says why
+    except Exception as error:  # noqa: BLE001 - its exit code shows it; this adds the reason
         text = "%s: %s: %s\n" % (what, type(error).__name__, error)
         os.write(2, text.encode("utf-8", "backslashreplace"))
     finally:
@@ -164,16 +164,16 @@ def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> 
 
 
 def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -> bytes:
-    """What a child of ours tells in ``seconds``; then it is killed, as the kernel may hold it.
+    """Do ``work`` in a child and return its data; after ``seconds`` kill it, as it may hang.
 
-    work: gets what tells something at once; what it returns is told last, behind a NUL.
+    work: is called with a function that sends data at once; its result is sent last, after a NUL.
     """
     agent = os.getpid()
     out, into = os.pipe()
 
     def answer() -> None:
         os.dup2(into, 1)
-        os.dup2(into, 2)  # or whoever waits for the end of our errors would wait for it
+        os.dup2(into, 2)  # else a reader of our errors would wait for the child's end
         last = b"\0" + work(lambda data: os.write(1, data))
         while last:
             last = last[os.write(1, last) :]
@@ -197,7 +197,7 @@ def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -
 
 
 def found(argv: list[bytes], path: bytes = b"") -> list[bytes]:
-    """``argv``, its program replaced by the one in a folder of ``path`` if there is one."""
+    """``argv``; if its program is in a folder of ``path``, with that file's full name."""
     for place in search(argv[0], path) if path else ():
         if os.access(place, os.X_OK):
             return [place, *argv[1:]]

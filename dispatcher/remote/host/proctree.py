@@ -112,7 +112,7 @@ def send_signal(pid: int, signum: int) -> bool:
 
 
 def is_python(pid: int) -> bool:
-    """Whether ``pid`` runs Python, as far as that is to be seen."""
+    """Whether ``pid`` runs Python, as far as /proc shows."""
     try:  # a zombie has none
         program = os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:
@@ -147,9 +147,9 @@ def kill_all(
 ) -> tuple[set[int], list[int]]:
     """End every descendant until none is left or ``limit`` seconds have passed.
 
-    Those of ``at_once`` get KILL. The others get it when none of them works or ends any more: a
+    Processes of ``at_once`` get KILL. The others get it when none of them works or ends any more: a
     process that removes shared memory (torch_shm_manager, Python's resource_tracker) does so when
-    all its users have ended. It ignores TERM, or leads a session of its own, so TERM goes to those
+    all its users have ended. It ignores TERM or leads its own session, so TERM goes to processes
     whose session has lost its leader. reap: called between rounds. Returns: (set of pids that were
     sent a signal, list of pids that would not die).
     """

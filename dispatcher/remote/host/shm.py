@@ -34,7 +34,7 @@ def files(pid: int) -> list[bytes]:
 
 
 def library(pid: int) -> str:
-    """The MPI library that process ``pid`` has loaded, if it is still there; else ""."""
+    """The MPI library that process ``pid`` has loaded; "" if none, or if its file is gone."""
     for path in files(pid):
         if b"/libmpi" in path and b".so" in path:
             return os.fsdecode(path) if os.path.exists(path) else ""
@@ -47,11 +47,11 @@ def keeps(path: str) -> bool:
         with open(path, "rb") as file:
             return PREFIXES[0] in file.read()
     except OSError:
-        return True  # then the less is said of it the better
+        return True  # unknown, so do not report it
 
 
 def remove(paths: set[bytes]) -> None:
-    """Remove those of ``paths`` that are still there."""
+    """Remove ``paths``, as far as they still exist."""
     for path in paths:
         try:
             os.unlink(path)

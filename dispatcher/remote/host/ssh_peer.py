@@ -1,6 +1,6 @@
 """Whether the machine at the other end of our SSH connection answers: the kernel knows.
 
-``SSH_CONNECTION`` names the connection, and the kernel tells anybody when it was last acknowledged
+``SSH_CONNECTION`` names the connection, and the kernel reports when it was last acknowledged
 (sock_diag(7)). A launcher that is stopped still acknowledges; a machine without power does not.
 """
 
@@ -17,14 +17,14 @@ DOUBT, LEAST_DOUBT, LOOK = 2.0, 4.0, 1.0
 _NETLINK, _SOCK_DIAG, _BY_FAMILY, _REQUEST, _TCP, _INFO = 16, 4, 20, 1, 6, 2
 _ANY = 0xFFFFFFFF
 _HEAD, _ATTRIBUTE, _LAST_ACK = Struct("=IHHII"), Struct("=HH"), Struct("=I")
-#: what comes before the attributes of an answer; of tcp_info, the milliseconds
+#: bytes before the attributes of an answer; of tcp_info, the place of the milliseconds
 _ANSWER, _AT = _HEAD.size + 72, 56
 
 
 class SshPeer:
     """The other end of the connection that this process was started over.
 
-    Raises: OSError, ValueError, KeyError where it is not to be found.
+    Raises: OSError, ValueError, KeyError if it cannot be found.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,9 @@ class SshPeer:
 
 
 class Question:
-    """Whether the peer has ceased to answer; ``look`` every ``LOOK`` seconds, what is sent between
-    them is what it ought to acknowledge.
+    """Finds out whether the peer still answers: call ``look`` every ``LOOK`` seconds.
+
+    The peer should acknowledge the data that is sent between two calls.
     """
 
     def __init__(self, peer: SshPeer, now: float, heartbeat: float) -> None:

@@ -15,9 +15,9 @@ ESTABLISHED = 1
 
 
 def user_of(fd: int) -> int:
-    """User id of who has the other end of connection ``fd``; -1: unknown, or it has left.
+    """User id of the process at the other end of connection ``fd``; -1: unknown, or it has left.
 
-    A socket that nobody has is user 0's in the table, and its address may be given to another; so
+    A socket without an owner is user 0's in the table, and its address may be given to another, so
     the table counts only while our own end is still joined with it.
     """
     link = _socket.socket(fileno=fd)
@@ -36,7 +36,7 @@ def user_of(fd: int) -> int:
 
 
 def accept(listener: _socket.socket) -> int | None:
-    """The descriptor of who has come to ``listener``, if it is of our own user; None for nobody."""
+    """Accept a connection; its descriptor, or None if there is none from our own user."""
     try:
         fd, _ = listener._accept()  # type: ignore[attr-defined]
     except OSError:

@@ -17,7 +17,7 @@ SHM = "/dev/shm/dispatch-"  # noqa: S108 - mkdir is exclusive
 def make(run_id: str, tell: Callable[[str], None]) -> str | None:
     """A fresh folder of mode 0700 for the ranks' error files, or None where none can be made.
 
-    tell: takes its path before it is there, so that it goes also if we are killed right then.
+    tell: takes the path before the folder exists, so that it is removed even if we die right then.
     """
     for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
         if not base.startswith("/") or not is_safe(base):
@@ -33,9 +33,9 @@ def make(run_id: str, tell: Callable[[str], None]) -> str | None:
 
 
 def is_safe(folder: str) -> bool:
-    """Whether nobody but root may put another folder in the place of ours in ``folder``.
+    """Whether only root and we may replace our folder in ``folder``.
 
-    It is sticky, as /tmp is, or ours and writable for us alone; sshd's StrictModes asks the same.
+    It must be sticky, as /tmp is, or ours and writable for us alone, as sshd's StrictModes asks.
     """
     try:
         found = os.stat(folder)
@@ -52,14 +52,14 @@ def shared(path: str) -> str:
 
 
 def make_shared(path: str) -> None:
-    """Make the folder that ``shared`` leads to; nobody can foresee its name. Raises: OSError."""
+    """Make the folder that ``shared`` leads to, under a random name. Raises: OSError."""
     place = SHM + os.path.basename(path)[len("dispatch-") : -8] + os.urandom(4).hex()
     os.symlink(place, shared(path))  # first, so that it goes also if we are killed then
     os.mkdir(place, 0o700)
 
 
 def remove(path: str) -> None:
-    """Remove our own folder and that of ``shared``; what is not ours stays."""
+    """Remove our own folder and the ``shared`` folder; anything else stays."""
     try:
         folder = os.open(path, FOR_LISTING)
     except OSError:

@@ -2,7 +2,7 @@
 
 Only calls of ``pmix_server.h`` that have been the same since version 3 are used. Sizes and offsets
 are those of 64-bit Linux. Lists of nodes and ranks are given as ``raw:...``, to version 3 without
-the word: what PMIx_generate_regex makes may hold NUL bytes.
+the word, because the output of PMIx_generate_regex may hold NUL bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONNECTED, FINALIZED, ABORT, FENCE, N_FUNCTIONS = 0, 1, 2, 3, 40
 
 
 class LoadError(Exception):
-    """No library could be loaded, or it could not be set up; the text says what was tried."""
+    """The library cannot be loaded or set up; the text lists the attempts."""
 
 
 class Proc(ctypes.Structure):
@@ -111,9 +111,9 @@ class Infos:
 class Library:
     """libpmix at ``path``, set up to serve the ranks of one job. Raises: LoadError.
 
-    tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text;
-    asked: what ranks want, what answers that, and fields. A thread of the library's own calls both.
-    upcalls: more functions for it to call, by their places.
+    tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text.
+    asked: takes a rank's request, the object that answers it, and fields. A thread of libpmix
+    calls both. upcalls: more functions for it to call, by their places.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Library:
         told = version.split(b" (")[0].decode("ascii", "replace")
         self.version = "PMIx " + told if told[:1].isdigit() else told  # a built-in one has no name
         self.firsts: dict[bytes, int] = {}  # namespace -> the job's number of its rank 0
-        self.local: dict[bytes, list[int]] = {}  # namespace -> its ranks here
+        self.local: dict[bytes, list[int]] = {}  # namespace -> its ranks on this host
         self.fetching: dict[int, Callable[[int, bytes], None]] = {}
         self.n_fetched = 0
         self.on_fetched = Fetched(self.fetched)
@@ -165,7 +165,7 @@ class Library:
             ABORT: Aborted(on_aborted),
             FENCE: Fenced(on_fenced),
             **upcalls,
-        }  # what has no function here is answered with PMIX_ERR_NOT_SUPPORTED by the library
+        }  # the library answers all other requests with PMIX_ERR_NOT_SUPPORTED
         for place, function in self.functions.items():
             self.table[place] = ctypes.cast(function, ctypes.c_void_p).value
 
@@ -206,7 +206,7 @@ class Library:
         return self.firsts.get(proc[0].namespace, 0) + int(proc[0].rank)
 
     def fetch(self, namespace: bytes, rank: int, then: Callable[[int, bytes], None]) -> None:
-        """Give ``then`` a status, and what ``rank`` of this host has put for others."""
+        """Give ``then`` a status, and the data that ``rank`` of this host has put for others."""
         self.n_fetched += 1
         key = self.n_fetched
         self.fetching[key] = then
@@ -265,10 +265,10 @@ def job_of(
     apps: Sequence[int] = (),
     universe: int = 0,
 ) -> Pairs:
-    """What ranks may ask about the job, themselves and each other.
+    """The data that ranks may read about the job, themselves and each other.
 
     hosts: each a name and its ranks; node: which of them this is, or None; nodes: their numbers, if
-    those do not count from 0; apps: of each program the ranks; universe: what MPI_UNIVERSE_SIZE is.
+    they do not count from 0; apps: the ranks of each program; universe: MPI_UNIVERSE_SIZE.
     """
     size = sum(len(ranks) for _, ranks in hosts)
     ids = nodes or range(len(hosts))
@@ -312,7 +312,7 @@ def job_of(
 
 
 def _here(host: tuple[bytes, list[int]], node: int, folder: bytes) -> Pairs:
-    """What ranks may ask about their own host."""
+    """The data that ranks may read about their own host."""
     name, local_ranks = host
     return [
         (b"pmix.local.size", UINT32, len(local_ranks)),

@@ -1,8 +1,8 @@
 """The ranks' PMI connections: a socket each, open from their start to their end.
 
 Each rank inherits one end of a socket pair (``PMI_FD``), or comes to a port (``pmi_port``). If its
-MPI speaks PMIx it finds the port of a listener; what serves it comes when it knocks there
-(``pmix_bridge``). ``pmi_replies`` is loaded when a rank speaks for the first time.
+MPI speaks PMIx it finds the port of a listener; its first connection there loads ``pmix_bridge``.
+``pmi_replies`` is loaded when a rank speaks for the first time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PmiConnections(PmiState):
     def __init__(self, poll: select.epoll) -> None:
         super().__init__(poll)
         self.port: PmiPort | None = None
-        self._replies: PmiReplies | None = None  # once somebody has said something
+        self._replies: PmiReplies | None = None  # from the first message of a rank on
         self.segments: set[bytes] = set()  # shared memory that the ranks' MPI may leave behind
         self.way = ""  # of the rank that ended last see ``standing``
 
@@ -70,7 +70,7 @@ class PmiConnections(PmiState):
         env[b"PYTHONPATH"] = b":".join(folders)
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
-        """The end that ``rank`` inherits, -1 if it is to come to the port, and its variables.
+        """The end that ``rank`` inherits, -1 if it connects to the port, and its variables.
 
         The caller closes that end.
         """
@@ -87,7 +87,7 @@ class PmiConnections(PmiState):
         self.poll.register(ours, select.EPOLLIN)
         known[b"PMI_FD"] = b"%d" % theirs
         if world.index:
-            known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent asks for what was preput
+            known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent then reads the preput keys
         return theirs, known
 
     def knocked(self, fd: int, now: float) -> list[Action]:
@@ -104,14 +104,14 @@ class PmiConnections(PmiState):
         return [("send", "pmix_wanted", {})]
 
     def close_ports(self) -> None:
-        """All ranks are dead: nobody is to come any more, nor to be polled for in vain."""
+        """Close the ports, because all ranks are dead and no connection can come."""
         if self.port is not None:
             self.port.close()
         if self.listener is not None:
             self.listener.close()
 
     def leave(self, rank: int) -> None:
-        """``rank`` is no more, or never was; with the last one its world is forgotten."""
+        """Forget ``rank``, which has ended or did not start; its world goes with its last rank."""
         self.close(rank)
         self.mpis.pop(rank, None)
         world = self.world_of.pop(rank, None)
@@ -131,7 +131,7 @@ class PmiConnections(PmiState):
         return self.replies().take(rank, data, now)
 
     def replies(self) -> PmiReplies:
-        """What speaks on the connections, loaded now if nobody needed it before."""
+        """The ``PmiReplies`` that answers on the connections, loaded on the first use."""
         if self._replies is None:
             from dispatcher.remote.pmi.pmi_replies import PmiReplies
 
@@ -139,7 +139,7 @@ class PmiConnections(PmiState):
         return self._replies
 
     def ended(self, rank: int, status: int, now: float) -> list[Action]:
-        """``rank`` was reaped: take its last words; if it ended well, nobody waits for it."""
+        """Take the last message of ``rank``, which was reaped; after success none waits for it."""
         actions = self.read(rank, now) if rank in self.ends else []
         if self._replies is not None:
             actions += self._replies.catch_up(now)
@@ -150,7 +150,7 @@ class PmiConnections(PmiState):
             from dispatcher.remote.host import shm
 
             if served == "PMI-1" and shm.keeps(path):
-                self.way = "open"  # it may have finalized MPI, and had no time to say so
+                self.way = "open"  # it may have finalized MPI without time to report it
         self.leave(rank)
         if status != 0:
             return actions
@@ -175,7 +175,7 @@ class PmiConnections(PmiState):
             shm.remove(self.segments)
 
     def tick(self, now: float) -> list[Action]:
-        """What is due at ``now``."""
+        """The actions that are due at ``now``."""
         return [] if self._replies is None else self._replies.tick(now)
 
     def next_deadline(self) -> float:
@@ -183,6 +183,6 @@ class PmiConnections(PmiState):
         return float("inf") if self._replies is None else self._replies.next_deadline()
 
     def serving(self) -> int:
-        """The process that serves PMIx, which is no rank's; 0 where there is none."""
+        """The process that serves PMIx, which belongs to no rank; 0 if there is no such process."""
         bridge = self._replies and self._replies.bridge
         return (bridge and bridge.pid) or 0

@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     from dispatcher.remote.pmi.pmi_server import Action
     from dispatcher.remote.pmi.pmi_state import PmiState
 
-#: bytes of a first line; connections that may stand there without an ID; notices told
+#: bytes of a first line; the most connections without an ID; the most notices sent
 LINE_LIMIT, MOST_UNAUTHENTICATED, MOST_NOTICES = 256, 64, 8
 
 
 class PmiPort:
-    """Lets the ranks of ``state`` in: ``admit`` gets rank, descriptor, what it said behind its
-    name, and the time. Raises: OSError if no port can be had.
+    """Lets the ranks of ``state`` connect. Raises: OSError if no port can be had.
+
+    admit: called with the rank, its descriptor, the bytes after its name, and the time.
     """
 
     def __init__(self, state: PmiState, admit: Callable[..., list[Action]]) -> None:
@@ -44,7 +45,7 @@ class PmiPort:
         self._register(self.listener.fileno())
 
     def expect(self, rank: int) -> dict[bytes, bytes]:
-        """Variables by which ``rank`` finds its way here."""
+        """Variables that lead ``rank`` to this port."""
         self.awaited.add(rank)
         return {b"PMI_PORT": b"127.0.0.1:%d" % self.place[1], b"PMI_ID": b"%d" % rank}
 
@@ -53,7 +54,7 @@ class PmiPort:
         self.state.others[fd] = self.ready
 
     def ready(self, fd: int, now: float) -> list[Action]:
-        """``fd``, the listener or who has not said who it is, has something for us."""
+        """Read ``fd``: the listener, or a connection that has not named its rank yet."""
         if fd not in self.unauthenticated:
             return self._greet()
         data = process.read(fd, LINE_LIMIT)
@@ -69,7 +70,7 @@ class PmiPort:
             return self._refuse(fd, "it did not say which rank it is")
         rank = int(name)
         if rank not in self.awaited or rank not in self.state.world_of:
-            return self._refuse(fd, "nobody is awaited as PMI_ID %d (any more)" % rank)
+            return self._refuse(fd, "no rank is expected as PMI_ID %d (any more)" % rank)
         del self.unauthenticated[fd], self.state.others[fd]
         self.awaited.remove(rank)
         if not self.awaited:
@@ -99,7 +100,7 @@ class PmiPort:
                 fd, "it is of %s" % ("nobody known" if user < 0 else "user %d" % user)
             )
         if len(self.unauthenticated) > MOST_UNAUTHENTICATED:
-            return self._refuse(next(iter(self.unauthenticated)), "too many stand there")
+            return self._refuse(next(iter(self.unauthenticated)), "too many connections wait")
         return []
 
     def _refuse(self, fd: int, why: str) -> list[Action]:
@@ -107,7 +108,7 @@ class PmiPort:
         self.n_notices += 1
         if self.n_notices > MOST_NOTICES:
             return []
-        last = "; no more is said of others" if self.n_notices == MOST_NOTICES else ""
+        last = "; later refusals are not reported" if self.n_notices == MOST_NOTICES else ""
         text = "MPI: a connection to the PMI port was refused: %s%s" % (why, last)
         return [("send", "notice", {"text": text})]
 

@@ -1,7 +1,7 @@
 """Answers ranks on their PMI connections, and carries out the launcher's orders for them.
 
 Loaded when a rank speaks for the first time, or the launcher has something for one. Replies are
-written here; what else the server wants done is handed to the loop.
+written here; the loop carries out the server's other actions.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class PmiReplies:
 
     def __init__(self, state: PmiState) -> None:
         self.state = state
-        self.bridge: PmixBridge | None = None  # to what serves PMIx, once a rank wants that
+        self.bridge: PmixBridge | None = None  # to the PMIx server, once a rank wants PMIx
 
     def take(self, rank: int, data: bytes, now: float) -> list[Action]:
-        """What ``data``, said by ``rank``, calls for; the actions that are not replies."""
+        """Handle ``data`` from ``rank``; returns the actions other than replies."""
         world = self.state.world_of[rank]
         first: list[Action] = [] if rank in self.state.mpis else [("mpi", rank, "PMI-1")]
         self.state.spoken = True
@@ -47,11 +47,11 @@ class PmiReplies:
         return self.reply([("reply", rank, answer)]) + self.take(rank, data, now)
 
     def ended(self, world: World, rank: int) -> list[Action]:
-        """The world's ``rank`` has ended well: nobody waits for it any more."""
+        """Count the world's ``rank``, which ended well, as done: no rank waits for it any more."""
         return self.reply(serving(world).ended(rank))
 
     def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out an order for MPI: ``mpi_look``, and those of ``pmi_`` and ``pmix``."""
+        """Carry out an order for MPI: ``mpi_look``, ``pmi_...`` or ``pmix``."""
         state, kind = self.state, message["type"]
         if kind == "pmix":
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
@@ -86,11 +86,11 @@ class PmiReplies:
         return self.reply(server.release(fence, epoch, message["keys"]))
 
     def catch_up(self, now: float) -> list[Action]:
-        """A rank has ended: what was said of it before counts."""
+        """Take the messages of PMIx about a rank that has ended, before its end counts."""
         return [] if self.bridge is None else self.bridge.catch_up(now)
 
     def tick(self, now: float) -> list[Action]:
-        """What is due at ``now``."""
+        """The actions that are due at ``now``."""
         actions = []
         for world in self.state.worlds.values():
             if world.server is not None:
@@ -104,7 +104,7 @@ class PmiReplies:
         return min([*whens, float("inf") if self.bridge is None else self.bridge.due])
 
     def name(self, rank: int) -> str:
-        """What people call ``rank``: ``3``, or ``1.0`` if it was spawned."""
+        """The name of ``rank`` in messages: ``3``, or ``1.0`` if it was spawned."""
         world = self.state.world_of.get(rank)
         if world is None or not world.index:
             return "%d" % rank
@@ -137,14 +137,14 @@ class PmiReplies:
 
 
 def serving(world: World) -> Server:
-    """The server of ``world``, made now if nobody needed it before."""
+    """The server of ``world``, made on the first use."""
     if world.server is None:
         world.server = Server(world.job, world.ranks)
     return world.server
 
 
 def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
-    """What ``mpi_inside`` says; ``message``: the order, see ``protocol.frames``."""
+    """The contents of ``mpi_inside``. message: the order, see ``protocol.frames``."""
     inside, over = [], []
     for rank, (_, path, pid) in sorted(state.mpis.items()):
         if state.standing(rank) == "inside":
@@ -155,7 +155,7 @@ def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_over(path: str, pid: int) -> bool:
-    """Whether MPI_Finalize is behind process ``pid``, though PMI was not told."""
+    """Whether process ``pid`` is past MPI_Finalize, though PMI got no message."""
     if not path or not shm.keeps(path):
         return False
     segments = shm.mapped([pid, *proctree.descendants(pid)])

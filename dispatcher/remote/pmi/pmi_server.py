@@ -1,7 +1,7 @@
 """The process manager's side of PMI-1, which MPICH and its relatives use from MPI_Init on. Pure.
 
-One ``Server`` serves the ranks of one world on this host. It has a rank's number in the job; the
-words of PMI-1 have its number in the world. ``docs/design/mpi.md`` tells how keys travel in
+One ``Server`` serves the ranks of one world on this host. Its methods take a rank's number in the
+job; PMI-1 messages hold its number in the world. ``docs/design/mpi.md`` shows how keys travel in
 fences. A rank that breaks the protocol is ended; the others are served on. A rank that has ended
 well counts as being in every later fence; one that ended without ``init`` does not.
 Sources: MPICH's ``src/pmi/src/pmi_wire.c``, Flux's RFC 13.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     Action = Tuple[Any, ...]
     Fields = Dict[bytes, bytes]
 
-#: told to the ranks. Clients up to MPICH 4.1 read replies into 1024 bytes, so a value,
+#: sent to the ranks. Clients up to MPICH 4.1 read replies into 1024 bytes, so a value,
 #: with the words around it, must stay below that
 NAME_LIMIT, KEY_LIMIT, VALUE_LIMIT = 256, 64, 960
 #: bytes of one line
 LINE_LIMIT = 64 << 10
-#: bytes that all keys of this host may take, and those of one fence when packed
+#: most bytes of all keys of this host, and of the packed keys of one fence
 STORE_LIMIT, PACKET_LIMIT = 64 << 20, 960 << 10
 
 WORLD = b"WORLD"
@@ -40,7 +40,7 @@ class Broken(Exception):
 
 
 class Peer:
-    """What is known of one rank's conversation."""
+    """The state of one rank's conversation."""
 
     def __init__(self) -> None:
         self.buffer = b""
@@ -65,7 +65,7 @@ class Fence:
 
 
 class Server:
-    """PMI-1 for ``ranks`` (list of int), those on this host of the world that ``job`` describes.
+    """PMI-1 for ``ranks`` (list of int): the ranks on this host of the world in ``job``.
 
     job: world (its index) and first (the number of its rank 0), both 0 where they are missing; name
     (of the world's keys, unique on every host), size (ranks of the world), mapping (the value of
@@ -96,12 +96,12 @@ class Server:
         self.store_size = 0
         self.puts: list[bytes] = []  # key, value, key, value ...: put on this host, in order
         self.fences: dict[bytes, Fence] = {}
-        self.deadlines: dict[bytes, float] = {}  # fence, or b"init" -> when who is missing is told
+        self.deadlines: dict[bytes, float] = {}  # fence, or b"init" -> when to report missing ranks
 
     # -- what ranks do ----------------------------------------------------------
 
     def feed(self, rank: int, data: bytes, now: float) -> list[Action]:
-        """The actions that ``data``, read from ``rank``'s connection, calls for."""
+        """The actions that follow from ``data``, read from ``rank``'s connection."""
         peer = self.peers.get(rank)
         if peer is None or peer.over:
             return []
@@ -122,7 +122,7 @@ class Server:
             return [*actions, ("break", rank, str(error))]
 
     def ended(self, rank: int) -> list[Action]:
-        """``rank`` ended with exit code 0: nobody waits for it any more."""
+        """Count ``rank``, which ended with exit code 0, as done: no rank waits for it any more."""
         peer = self.peers[rank]
         peer.over = True
         peer.ended = peer.n_inits > 0
@@ -149,7 +149,7 @@ class Server:
         return self._open(key, fence)
 
     def answer(self, rank: int, value: bytes | None) -> list[Action]:
-        """What the launcher says to ``rank``'s publish, lookup, unpublish or spawn."""
+        """Pass on the launcher's answer to ``rank``'s publish, lookup, unpublish or spawn."""
         peer = self.peers.get(rank)
         if peer is None or peer.over or not peer.asked:
             return []
@@ -213,7 +213,7 @@ class Server:
         if command not in _COMMANDS and command not in self.answers:
             raise Broken("not a PMI-1 request: %r" % line[:60])
         if peer.asked:
-            raise Broken("a request before the answer to the last one")
+            raise Broken("a request before the answer to the last request")
         if command in self.answers:
             return _reply(rank, self.answers[command])
         return _COMMANDS[command](self, rank, peer, fields, now)
@@ -278,7 +278,7 @@ class Server:
         except ValueError:
             number = 1
         text = fields.get(b"message", b"").decode("utf-8", "backslashreplace")[:1000]
-        text = "" if text == "abort" else text  # what MPICH says when there is nothing to say
+        text = "" if text == "abort" else text  # MPICH sends this word if it has no text
         return [("send", "pmi_abort", {"rank": rank, "code": number, "text": text})]
 
     # -- names (the launcher keeps them) ----------------------------------------------
@@ -384,7 +384,7 @@ def _unpacked(packet: bytes) -> list[bytes]:
         or len(value) % 2
         or not all(isinstance(item, bytes) for item in value)
     ):
-        raise Broken("keys of another host that are no keys")
+        raise Broken("keys of another host that are not valid")
     return value
 
 

@@ -2,7 +2,7 @@
 
 It has a segment for each program, from ``mcmd=spawn`` to ``endcmd``, and is complete when
 ``spawnssofar`` is ``totspawns``. Within a segment lines come in any order, and a value runs to the
-end of its line. MPICH writes an argument of several lines as it is: a line without a name of ours
+end of its line. MPICH writes an argument of several lines as it is: a line without a known name
 continues the argument before it. Source: MPICH's ``src/pmi/src/pmi_msg.c`` and ``pmi_wire.c``.
 """
 
@@ -91,7 +91,7 @@ def _number(fields: dict[bytes, bytes], name: bytes, most: int) -> int:
 def _items(
     fields: dict[bytes, bytes], count: bytes, start: int, *names: bytes
 ) -> list[list[bytes]]:
-    """What ``names`` have for each item that ``count`` counts. Raises: ValueError if it lacks."""
+    """The values of ``names`` for each item that ``count`` counts. Raises: ValueError."""
     try:
         return [
             [fields[name % i] for name in names]

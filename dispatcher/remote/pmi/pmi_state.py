@@ -1,7 +1,7 @@
-"""Which ranks this host has and how MPI is served to them: what all who serve it share.
+"""The state that all parts of the PMI service share: which ranks this host has, how MPI is served.
 
 The ranks that were planned are one *world*, each spawn makes another; each has a
-server of its own (``pmi_server``), until its last rank here has ended.
+its own server (``pmi_server``), until its last rank here has ended.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class World:
 
 
 class PmiState:
-    """The worlds, the descriptors, and what is known of each rank."""
+    """The worlds, the descriptors, and the state of each rank."""
 
     def __init__(self, poll: select.epoll) -> None:
         self.poll = poll
@@ -45,10 +45,10 @@ class PmiState:
         self.world_of: dict[int, World] = {}  # rank -> its world, while it lives
         self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
-        self.others: dict[int, Handler] = {}  # descriptors that are no rank's -> who hears them
+        self.others: dict[int, Handler] = {}  # descriptors without a rank -> their readers
         self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
-        self.place = b""  # and what they find about it
-        self.caller: int | None = None  # the first that came there, until it is served
+        self.place = b""  # the value of the variables that lead to it
+        self.caller: int | None = None  # the first connection to it, until that is served
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.mpis: dict[int, tuple[str, str, int]] = {}  # rank -> what serves it, its MPI, its pid

@@ -1,7 +1,7 @@
 """The agent's side of PMIx: starts the process that serves, takes its fences to the launcher.
 
 Loaded when a rank has come to the port in its environment for the first time. What libpmix
-contributes to a fence crosses hosts as PMI-1's keys do; the tag tells the two apart.
+contributes to a fence crosses hosts as PMI-1's keys do; the tag marks it as PMIx.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OUT_OF_RESOURCE, NOT_FOUND, NOT_SUPPORTED = -29, -46, -47
 #: bytes of a fence's name that a report can hold
 NAME_LIMIT = 4096
 #: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
-#: then its end is the cause, which its own agent tells. The rank waits in MPI_Abort meanwhile
+#: then its end is the cause, which its own agent reports. Until then the rank waits in MPI_Abort
 HESITATION = 0.5
 NEVER = float("inf")
 
@@ -63,13 +63,13 @@ class PmixBridge:
         self.outgoing = bytearray()  # what it has not taken yet
         self.decoder = Decoder()
         self.stall_after: float = world.job["patience"]
-        self.due = NEVER  # when there is something to say that nobody triggers
-        self.stalls_at = NEVER  # when ranks that have not come are told
-        self.aborts: list[tuple[float, Action]] = []  # when to tell of each
-        self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
+        self.due = NEVER  # when there is something to send though no message came
+        self.stalls_at = NEVER  # when to report missing ranks
+        self.aborts: list[tuple[float, Action]] = []  # when to report each
+        self.served = self.mpi = ""  # the PMIx that serves, and the MPI it was chosen for
         self.epochs: dict[tuple[int, str], int] = {}  # of fences of a world, by their names
         self.waiting: dict[tuple[int, str], int] = {}  # fence -> its number in the serving process
-        self.asked: dict[int, int] = {}  # what awaits the launcher -> the rank that asked
+        self.asked: dict[int, int] = {}  # request for the launcher -> the rank that asked
         self.names: dict[int, bytes] = {}  # world that was spawned -> its namespace
         #: namespace -> its world: index, number of its first rank, and size
         self.spaces = {world.job["name"]: (0, 0, world.job["size"])}
@@ -137,11 +137,11 @@ class PmixBridge:
         return actions if data else actions + self._ended()
 
     def catch_up(self, now: float) -> list[Action]:
-        """A rank has ended: what the serving process said of it before counts."""
+        """Take the serving process's last messages about a rank, before its end counts."""
         return self.ready(self.link, now) if self.link in self.state.others else []
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
-        """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
+        """Carry out ``pmi_release`` or ``pmi_who`` of a PMIx fence; None if it belongs to PMI-1."""
         epoch = message["epoch"]
         fence = message["world"], message["fence"]
         tag = message["fence"].rpartition(":")[2]
@@ -159,7 +159,7 @@ class PmixBridge:
             for packet in message["keys"]:
                 parts.append(zlib.decompressobj().decompress(packet, left))
                 left -= len(parts[-1])
-                if left <= 0:  # which would be no bound for the next
+                if left <= 0:  # 0 would mean no limit for the next
                     break
         except zlib.error:
             left = 0
@@ -180,7 +180,7 @@ class PmixBridge:
         return self._answer(id, 0, self.names[int(index)] if spawned else value[:-1])
 
     def spread(self, message: dict[str, Any]) -> list[Action]:
-        """The order ``pmix_world``: ranks of this host may meet with those of a spawned world."""
+        """Carry out the order ``pmix_world``: ranks of this host may meet a spawned world's."""
         name, first = message["name"], message["first"]
         self.names[message["world"]] = name
         self.spaces[name] = message["world"], first, message["size"]
@@ -190,7 +190,7 @@ class PmixBridge:
         return []
 
     def who(self, seconds: float, index: int = 0, fence: str = "WORLD" + TAG) -> list[Action]:
-        """Report ranks here that others wait for in ``fence``; libpmix tells not which are in."""
+        """Report ranks here that others wait for in ``fence``; libpmix does not show them."""
         worlds = {0: self.world, **self.state.worlds}
         if index not in worlds:
             return []  # its ranks have all ended
@@ -234,7 +234,7 @@ class PmixBridge:
             self.stalls_at = now + self.stall_after
             self._set_due()
         self.state.connected.add(rank)
-        self.state.finalized.discard(rank)  # it begins once more
+        self.state.finalized.discard(rank)  # it begins again
         return [] if rank in self.state.mpis else [("mpi", rank, self.served, self.mpi)]
 
     def _finalized(self, now: float, rank: int) -> list[Action]:
@@ -242,7 +242,7 @@ class PmixBridge:
         return []
 
     def _abort(self, now: float, rank: int, code: int, text: str) -> list[Action]:
-        text = "" if text == "N/A" else text  # what Open MPI 4 says when there is nothing to say
+        text = "" if text == "N/A" else text  # Open MPI 4 sends this word if it has no text
         fields = {"rank": rank, "code": code & 0xFF, "text": text}
         self.aborts.append((now + HESITATION, ("send", "pmi_abort", fields)))
         self._set_due()
@@ -275,7 +275,7 @@ class PmixBridge:
             world, group = self._who_meet(members)
         except KeyError:
             return self._answer(id, NOT_FOUND)
-        if not group:  # of PMIx 6: who joins a group that others assemble names nobody
+        if not group:  # of PMIx 6: a rank that joins a group which others assemble names no members
             return self._answer(id, NOT_SUPPORTED)
         packet = zlib.compress(data, 1)
         fence = world, group + tag
@@ -302,8 +302,8 @@ class PmixBridge:
         return 0, _spans(numbers)
 
     def _trouble(self, now: float, why: str, mpi: str) -> list[Action]:
-        self.state.finalized |= self.state.connected or {-1}  # its end is no news any more
-        if not mpi:  # whoever came, no rank needs it
+        self.state.finalized |= self.state.connected or {-1}  # their end need not be reported
+        if not mpi:  # no rank needs the process that connected
             text = "MPI: PMIx was asked for and cannot be served: %s" % why
             return [("send", "notice", {"text": text})]
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]

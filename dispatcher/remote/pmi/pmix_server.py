@@ -1,12 +1,12 @@
 """The process beside the agent in which libpmix serves the ranks; one a host, if they need it.
 
-It is a fork of the agent and dies with it; why it is there, ``docs/design/mpi.md`` says::
+It is a fork of the agent and dies with it; ``docs/design/mpi.md`` gives the reason for it::
 
     ranks --(the agent's port)--> gate --(our own socket)--> libpmix --(fences, aborts)--> agent
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
-(rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
-``pmix_upcalls`` has, each with its id if it is answered. From it: part (id, data), release (id,
+(rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and the requests
+of ``pmix_upcalls``, each with its id if it is answered. From it: part (id, data), release (id,
 status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps) of a spawn.
 """
 
@@ -34,11 +34,11 @@ READ_SIZE = 64 << 10
 FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND = 15 << 20, -29, -46
 #: libraries that a libpmix may need from where the ranks found them
 MOST_NEEDED = 16
-#: bytes kept of what ranks of other hosts have put, and what each of them counts besides
+#: bytes kept of the data that ranks of other hosts have put, and what each of them counts besides
 KNOWN_LIMIT, KNOWN = 64 << 20, 512
-#: libpmix tells ranks of this host by itself, and calls it a success
-UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not hear of it"
-#: what hosts tell each other of each of their ranks that connect
+#: libpmix notifies ranks of this host by itself, and calls it a success
+UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); ranks on other hosts do not get it"
+#: fields that hosts send each other about each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
 #: connections that may wait for the library, as at its own port
 BACKLOG = 4096
@@ -48,7 +48,7 @@ OPEN = "MPI: any user of this host can hold up its ranks, for libpmix's own port
 NAMES = ("libpmix.so.2", "libpmix.so")
 #: where distributions, wheels and builds put it, seen from a prefix
 FOLDERS = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
-#: what may say where a rank's environment is
+#: variables that may show where a rank's environment is
 PREFIXES = (b"OPAL_PREFIX=", b"PMIX_PREFIX=", b"VIRTUAL_ENV=", b"CONDA_PREFIX=", b"MPI_HOME=")
 
 
@@ -77,7 +77,7 @@ class Serving:
         self.told = False  # that events do not cross hosts
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
-        self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
+        self.known: dict[tuple[bytes, int], bytes] = {}  # data that ranks of other hosts have put
         self.door = Door(os.fsdecode(job["folder"]))
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
@@ -90,7 +90,7 @@ class Serving:
         except LoadError as error:
             self.tell("trouble", why=str(error), mpi=self.found.mpi)
             if self.found.mpi:
-                os.read(self.link, 1)  # the ranks wait for their end, and say nothing odd before
+                os.read(self.link, 1)  # ranks wait until they are ended, and print no odd error
             return
         version, pmix = library.version, self.found.pmix
         self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
@@ -137,7 +137,7 @@ class Serving:
         raise LoadError("; ".join(tried))
 
     def opened(self, path: str) -> Library:
-        """The library at ``path``; what it needs is taken from where the ranks have it."""
+        """The library at ``path``; its dependencies come from where the ranks have it."""
         import ctypes
 
         for _ in range(MOST_NEEDED):
@@ -216,7 +216,7 @@ class Serving:
             self.release(message)
 
     def add(self, library: Library, world: dict[str, Any]) -> None:
-        """Make a world known, the job's or a spawned one. Raises: LoadError."""
+        """Make the job's world or a spawned one known. Raises: LoadError."""
         hosts, node = [(host, ranks) for host, ranks in world["hosts"]], world["node"]
         folder = os.fsencode(self.job["folder"])
         known = world["nodes"], world.get("apps") or (), self.job.get("universe") or 0
@@ -225,7 +225,7 @@ class Serving:
         library.add(world["name"], world["first"], job, own)
 
     def release(self, message: dict[str, Any]) -> None:
-        """Answer what was asked, when all parts of what the ranks get have come."""
+        """Answer a request, once all parts of the answer have come."""
         id = message["id"]
         if message["type"] == "part":
             self.parts.setdefault(id, []).append(message["data"])
@@ -236,13 +236,13 @@ class Serving:
             try:
                 self.learn(have_put(data))
             except (WireError, PackError) as error:
-                text = "MPI: ranks cannot connect, for what a host sent is wrong: %s" % error
+                text = "MPI: ranks cannot connect, because a host sent wrong data: %s" % error
                 self.tell("notice", text=text)
                 status, data = UNPACK_FAILURE, b""
         self.answers.pop(id).give(status, data, message["number"])
 
     def learn(self, put: dict[tuple[bytes, int], bytes]) -> None:
-        """Keep what ranks have ``put``; where that is too much, what was kept first is let go."""
+        """Keep data that ranks have ``put``; beyond the limit the oldest is dropped."""
         for one in put:
             self.known.pop(one, None)
         self.known.update(put)
@@ -296,12 +296,12 @@ class Serving:
         except OSError:
             self.part(fd, other)
             return
-        for one, two in ((fd, other), (other, fd)):  # who is not read until the other takes it
+        for one, two in ((fd, other), (other, fd)):  # read one only if the other takes its bytes
             wanted = 0 if self.waiting[two] else select.EPOLLIN
             self.poll.modify(one, wanted | (select.EPOLLOUT if self.waiting[one] else 0))
 
     def part(self, *fds: int) -> None:
-        """Close both ends of what was carried."""
+        """Close both ends of carried connections."""
         for fd in fds:
             self.poll.unregister(fd)
             del self.across[fd], self.waiting[fd]
@@ -433,7 +433,7 @@ def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:
 
 
 class Found:
-    """What the processes ``pids`` have loaded: ``files``, by name; ``mpi``; ``pmix``."""
+    """Libraries that the processes ``pids`` have loaded: ``files``, by name; ``mpi``; ``pmix``."""
 
     def __init__(self, pids: list[int]) -> None:
         self.files: dict[str, str] = {}

@@ -1,6 +1,6 @@
-"""Requests of ranks by PMIx beside fences: groups, connections, names, new ranks, others' data.
+"""Requests of ranks by PMIx other than fences: groups, connections, names, new ranks, others' data.
 
-libpmix calls a function here for each; it is told to the agent with what will answer it:
+libpmix calls a function here for each, which sends it to the agent with the object that answers:
 
 ======  =============================================================================
 asked   fields, and what the answer brings
@@ -9,7 +9,7 @@ group   verb (``construct``, ``destruct``, ``connect``, ``disconnect``), name, m
         brings the data of all, and a number for the group
 name    rank (its number in the job), verb (``publish``, ``lookup``, ``unpublish``), key, value,
         wait: until it is published, once: until it is read; brings the value
-event   rank: it notifies others; those on other hosts do not hear it; no answer
+event   rank: it notifies others; ranks on other hosts do not get it; no answer
 spawn   rank, segments, each [number of ranks, argv, info pairs]; brings the namespace
 modex   namespace, rank: of another host; brings what that rank has put
 log     rank, texts, each [stream, bytes]: written where the rank itself writes
@@ -50,13 +50,13 @@ NEAR = (2, 7)
 #: bytes of the name of a group
 NAME_LIMIT = 512
 UNPACK_FAILURE, BAD_PARAM, NOT_SUPPORTED = -20, -27, -47
-#: where a rank has words written that PMIx is to show: Open MPI 5 its help texts
+#: where a rank has texts written that PMIx should show; Open MPI 5 shows its help texts so
 STREAMS = {b"pmix.log.stdout": 1, b"pmix.log.stderr": 2}
 #: of a value to publish, of arguments and variables of a program, of programs of a spawn
 VALUE_LIMIT, WORDS_LIMIT, APPS_LIMIT = 256 << 10, 4096, 256
 #: bytes of a text to log, and texts of one request
 LOG_LIMIT, LOGS_LIMIT = 16 << 10, 16
-#: what a spawn may say beside its programs, in the words of a request by PMI-1
+#: attributes that a spawn may have beside its programs, by their names in a PMI-1 request
 SAID = {
     b"pmix.host": b"host",
     b"pmix.wdir": b"wdir",
@@ -68,7 +68,7 @@ _KEY = 511
 FIRST_READ = 1
 ENDPOINTS, CONTEXT, MEMBERSHIP = b"pmix.grp.endpt", b"pmix.grp.ctxid", b"pmix.grp.mbrs"
 LOCAL = b"pmix.grp.lcl"
-#: PMIX_GROUP_ADD_MEMBERS, PMIX_GROUP_BOOTSTRAP: who is in a group is not known to those who make it
+#: PMIX_GROUP_ADD_MEMBERS, PMIX_GROUP_BOOTSTRAP: the makers of such a group do not know its members
 PARTIAL = b"pmix.grp.add", b"pmix.grp.btstrp"
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
@@ -90,7 +90,7 @@ Freed = ctypes.CFUNCTYPE(None, _P)
 
 
 def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[int, Any]:
-    """What the library calls, by place. number: of a rank in the job."""
+    """The functions that the library calls, by place. number: gives a rank's number in the job."""
 
     def on_group(
         verb: int, name: bytes | None, procs: Any, n: int, infos: Any, size: int, *how: int
@@ -99,7 +99,7 @@ def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[
             return BAD_PARAM
         data, answer = b"", GroupAnswer((Proc * n)(*procs[:n]), *how)
         for info in infos[:size]:
-            if info.key == LOCAL:  # nobody else need know, and version 5 asks twice for the end
+            if info.key == LOCAL:  # other hosts need not know, and version 5 asks twice for the end
                 if verb:
                     return SUCCEEDED_AT_ONCE
                 answer.give(SUCCESS, b"", 0)
@@ -166,7 +166,7 @@ def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[
     def on_notify(_: int, proc: Any, range: int, *__: Any) -> int:
         if range not in NEAR:
             asked("event", None, rank=number(proc))
-        return NOT_SUPPORTED  # which libpmix keeps from the rank: its own host has heard of it
+        return NOT_SUPPORTED  # which libpmix keeps from the rank: its own host got the event
 
     def on_log(proc: Any, infos: Any, n: int, _: Any, __: int, *how: int) -> None:
         known = [info for info in infos[:n] if info.key in STREAMS and info.value.type == STRING]
@@ -208,7 +208,7 @@ def _text(info: Any) -> bytes:
 
 
 def _said(infos: Any) -> list[list[bytes]]:
-    """What ``infos`` say that a spawn heeds, as pairs; the rest are hints."""
+    """The attributes in ``infos`` that a spawn heeds, as pairs; the rest are hints."""
     known = [info for info in infos if info.key in SAID and info.value.type == STRING]
     pairs = [[SAID[info.key], _text(info)] for info in known]
     for pair in pairs:
@@ -218,7 +218,7 @@ def _said(infos: Any) -> list[list[bytes]]:
 
 
 def _program(app: Any, said: list[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
-    """The words of a program to spawn, and pairs of what else is said of it."""
+    """The arguments of a program to spawn, and pairs of its other attributes."""
     words = _words(app.argv) or [app.program or b""]
     pairs = [*said, *_said(app.infos[: app.n_infos] if app.infos else ())]
     return [app.program or b"", *words[1:]], pairs + [[b"env", one] for one in _words(app.env)]
@@ -305,7 +305,7 @@ class GroupAnswer:
         self.function(status, infos.array, infos.size, self.argument, _taken_back, key)
 
 
-#: what the library still reads
+#: data that the library still reads
 _lent: dict[int, Infos] = {}
 
 

@@ -1,11 +1,11 @@
-"""What NCCL and torch know of the ranks of this host: RAS, flight recorders, torch's own dumps.
+"""Reads NCCL's and torch's state of this host's ranks: RAS, flight recorders, torch's own dumps.
 
 **RAS** is a thread in each process that uses NCCL (2.24 and later). One answers at NCCL_RAS_ADDR
-for the whole job. All ranks of a host listen there (SO_REUSEPORT), so who is asked may be one that
-is stopped: then ask another time. Source: ``src/ras/client_support.cc`` of NCCL 2.30.7.
+for the whole job. All ranks of a host listen there (SO_REUSEPORT), so a stopped rank may get the
+question: then ask another time. Source: ``src/ras/client_support.cc`` of NCCL 2.30.7.
 
 **Flight recorders** hold the collectives that a rank has called last; ``sitecustomize`` writes
-them. What torch dumps by itself is a pickle: it is kept as it is.
+them. torch's own dumps are pickles: they are kept as they are.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     #: rank -> (path of its answer, the inode that was there before)
     Asked = Dict[int, Tuple[str, int]]
 
-#: bytes of what RAS says, and seconds for its first words
+#: bytes of an answer of RAS, and seconds for its first words
 RAS, RAS_GREETING = 64 << 10, 0.7
 RAS_ADDRESS = "localhost:28028"
-#: bytes of a flight recorder that are told, and of all dumps of torch's
+#: most bytes of a flight recorder in a report, and of all dumps of torch's
 RECORDER, FLIGHTS = 64 << 10, 256 << 10
 #: the type of a file in its mode, as inode(7) has it
 TYPE, FIFO, FILE = 0o170000, 0o010000, 0o100000
-#: where torch dumps, by variables old and new, else there: since 2.9, and before
+#: where torch dumps if no variable (old and new name) is set: since 2.9, and before
 FLIGHT_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 FLIGHT_CACHE, FLIGHT = "torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"  # noqa: S108 - torch's
 FLIGHT_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
@@ -43,7 +43,7 @@ FLIGHT_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 
 
 def ask_ras(pids: list[int], end: float) -> bytes:
-    """What RAS says of all communicators, b"" where nobody on this host listens."""
+    """The answer of RAS about all communicators, b"" if no process on this host listens."""
     known = (usage.environ(pid).get("NCCL_RAS_ADDR") for pid in pids[:1])
     host, _, port = (next(known, None) or RAS_ADDRESS).rpartition(":")
     host = host.strip("[]")
@@ -58,7 +58,7 @@ def ask_ras(pids: list[int], end: float) -> bytes:
 
 
 def _converse(host: str, port: int, end: float) -> bytes | None:
-    """What it says; b"" where nobody of ours listens, None where one is silent."""
+    """The answer at the address; b"" if none of our processes listens, None if it is silent."""
     output = b""
     try:
         link = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM)
@@ -75,7 +75,7 @@ def _converse(host: str, port: int, end: float) -> bytes | None:
             if not data:
                 break
             if not output:
-                # any user could listen there; whose who answers is, is known once it has
+                # any user could listen on that port; the owner is known once it has answered
                 if tcp_peer.user_of(link.fileno()) not in (0, os.geteuid()):
                     return b""
                 link.send(b"timeout 1\nverbose status\n")
@@ -104,7 +104,7 @@ def ask_recorders(trees: Trees, folder: str | None) -> Asked:
 
 
 def _ring(path: str, words: bytes) -> bool:
-    """Write to the pipe ``path`` if somebody reads there; False: not so, or it is no pipe."""
+    """Write to the pipe ``path``; False if it has no reader or is not a pipe."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

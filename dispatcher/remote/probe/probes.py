@@ -1,8 +1,8 @@
-"""Readings of a survey that need code of ours; each call may hang.
+"""Readings of a survey that need our own code; each call may hang.
 
 ``pair``: two hosts measure latency, and what arrives in both directions. One listens, the other
-calls three times: to play ping-pong, to send, to receive. The receiver keeps the clock and hangs
-up, so what lies in buffers counts for nobody. Everything has a deadline.
+calls three times: to play ping-pong, to send, to receive. The receiver keeps the clock and closes
+the connection, so bytes in buffers do not count. Everything has a deadline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SIOCGIFFLAGS = 0x8913
 #: bytes of a file that is summed
 SUM_LIMIT = 256 << 20
 TCP_NODELAY = 1
-#: of a pair: round trips, what a connection is for, bytes of one write
+#: for a pair: round trips, the purposes of a connection, bytes of one write
 PINGS = 20
 PING, SEND, RECEIVE = b"p", b"s", b"r"
 CHUNK = 1 << 18
@@ -58,7 +58,7 @@ def summed(path: bytes) -> list[Any]:
 def netdevs() -> str:
     """``netdev NAME flags= mtu= speed= type= lower= addresses=``, a line each, in kernel's order.
 
-    flags: hexadecimal; lower: what a bond, bridge or VLAN lies on; addresses: not link-local ones.
+    flags: hexadecimal; lower: the devices below a bond, bridge or VLAN; addresses: not link-local.
     """
     from dispatcher.remote.host import host_facts
 
@@ -99,7 +99,7 @@ def environment(prefixes: list[str]) -> str:
 
 
 def resolve(names: list[str]) -> list[list[Any]]:
-    """[name, addresses, seconds] of each of ``names``, and of our own first."""
+    """[name, addresses, seconds] of each of ``names``, and of this host's name first."""
     found = []
     for name in [os.uname().nodename, *names]:
         began = monotonic()
@@ -157,10 +157,10 @@ def free_port() -> int:
 
 
 def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
-    """[address, what came of it]: the first host listens, all others connect to it.
+    """[address, result]: the first host listens, all others connect to it.
 
-    "" stands for a connection. The addresses after the first are tried only if that one does not
-    answer for two thirds of ``seconds``. The listener ends when all have called.
+    The result is "" for a connection. Later addresses are tried only if the first does not answer
+    for two thirds of ``seconds``. The listener ends when all have called.
     """
     end = monotonic() + seconds
     if os.environ.get("DISPATCH_INDEX") == "0":
@@ -206,7 +206,7 @@ def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
                 seen.add(name)
             caller.close()
         except OSError:
-            pass  # nobody more, or nobody we know
+            pass  # no call, or no host that we know
     return []
 
 
@@ -214,10 +214,10 @@ def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
 
 
 def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
-    """[latency (s), bytes/s received here, what went wrong], as far as this end knows them.
+    """[latency (s), bytes/s received here, error text], as far as this end knows them.
 
-    table: by ``DISPATCH_INDEX`` ["listen" or "call", address, port]; who is not in it rests: [].
-    seconds: to receive; limit: for all of it.
+    table: by ``DISPATCH_INDEX`` ["listen" or "call", address, port]; a host that is not in it does
+    nothing: []. seconds: to receive; limit: for all of it.
     """
     if os.environ["DISPATCH_INDEX"] not in table:
         return []
@@ -280,7 +280,7 @@ def socket_for(address: str) -> _socket.socket:
 
 
 def listener(address: str, port: int) -> _socket.socket:
-    """A socket that takes connections there; "::" stands for IPv4 too. Raises: OSError."""
+    """A socket that listens at the address; "::" includes IPv4. Raises: OSError."""
     door = socket_for(address)
     door.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     if address == "::":
@@ -308,7 +308,7 @@ def connect(address: str, port: int, until: float) -> _socket.socket:
 
 
 def send(line: _socket.socket, until: float) -> None:
-    """Send until the other end hangs up."""
+    """Send until the other end closes the connection."""
     line.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, CHUNK)
     data = b"\0" * CHUNK
     try:
@@ -325,12 +325,12 @@ def receive(line: _socket.socket, seconds: float, until: float) -> float:
     total = 0
     while (rest := began + seconds - monotonic()) > 0:
         left(line, until)
-        line.settimeout(min(rest, line.gettimeout() or rest))  # its end is no failure
+        line.settimeout(min(rest, line.gettimeout() or rest))  # a timeout is not a failure
         try:
             data = line.recv(CHUNK)
         except TimeoutError:
             break
-        except OSError as error:  # before Python 3.10 a timeout is of its own kind
+        except OSError as error:  # before Python 3.10 a timeout is another kind of error
             if error.errno is None:
                 break
             raise
@@ -348,7 +348,7 @@ def left(line: _socket.socket, until: float) -> None:
     line.settimeout(rest)
 
 
-#: what may be called by name
+#: functions that a reading may call by name
 CALLS: dict[str, Callable[..., Any]] = {
     "space": space,
     "summed": summed,

@@ -2,11 +2,11 @@
 
 ::
 
-    agent --- sampler (looks at /proc) --- the one who asks the GPUs, and may hang
+    agent --- sampler (looks at /proc) --- the process that asks the GPUs, and may hang
 
-The agent's loop never waits. A driver may hang for ever: what asks the GPUs is killed when it is
-late, the sample says so, and another one is tried a while later. All die with their parent, are in
-one process group, and are not counted among what the ranks have left behind.
+The agent's loop never waits. A driver may hang for ever: the process that asks the GPUs is killed
+when it is late, the sample is marked so, and another is started a while later. All die with their
+parent, are in one process group, and do not count as left behind by the ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Sampler:
         self.silence = silence
         self.fd = -1
         self.pid = 0
-        self.ending: set[int] = set()  # what the last ``stop`` ended, which may not be reaped yet
+        self.ending: set[int] = set()  # processes that the last ``stop`` ended, perhaps not reaped
         self.seconds = 0.0
         self.decoder = Decoder()
 
@@ -57,7 +57,7 @@ class Sampler:
     ) -> None:
         """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
 
-        With ``stacks`` in the order, tell first where they are; with 0 seconds, no more than that.
+        With ``stacks`` in the order, report first where they are; with 0 seconds, only that.
         folder: where ranks put their stacks. mark: see ``Loop``.
         Raises: OSError.
         """
@@ -90,7 +90,7 @@ class Sampler:
         self.poll.register(self.fd, select.EPOLLIN)
 
     def read(self, drop: bool) -> list[Action]:
-        """What the sampler has said; drop: nobody reads it now, so samples must not pile up."""
+        """Messages of the sampler. drop: leave out samples, because the launcher does not read."""
         try:
             data = os.read(self.fd, 65536)
             if data:
@@ -106,7 +106,7 @@ class Sampler:
             pass
         self.stop()
         if not self.seconds:
-            return []  # it has told what it was asked
+            return []  # its one report was sent
         return [("send", "notice", {"text": "the sampler ended; nothing is sampled any more"})]
 
     def stop(self) -> set[int]:
@@ -128,13 +128,13 @@ class Sampler:
 
 
 def write(out: int, data: bytes) -> None:
-    """Write all of ``data``. Raises: OSError when nobody reads."""
+    """Write all of ``data``. Raises: OSError when the reader is gone."""
     while data:
         data = data[os.write(out, data) :]
 
 
 def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
-    """Write a sample to ``out`` every ``seconds``, until nobody reads."""
+    """Write a sample to ``out`` every ``seconds``, until the reader is gone."""
     from dispatcher.remote.probe import usage
 
     of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
@@ -165,7 +165,7 @@ class Gpus:
         self.again: float | None = 0.0  # when to try (again); None: there are no GPUs
 
     def latest(self, now: float) -> list[list[Any]]:
-        """What the GPUs said last; [] if there are none, or they are late."""
+        """The last reading of the GPUs; [] if there are none, or they are late."""
         if self.fd < 0 and self.again is not None and now >= self.again:
             self.start(now)
         if self.fd >= 0 and now - self.heard > self.seconds + LATE:
@@ -209,7 +209,7 @@ class Gpus:
             self.late = False
 
     def end(self) -> None:
-        """Kill it, with what it has started; one that the kernel holds is not waited for."""
+        """Kill the process and its children; do not wait for one that the kernel holds."""
         for pid in (self.pid, *proctree.descendants(self.pid)):
             proctree.send_signal(pid, SIGKILL)
         os.close(self.fd)

@@ -1,7 +1,7 @@
-"""Reports where the ranks of this host are in their programs, by all that NCCL and torch know.
+"""Reports where the ranks of this host are in their programs, with data of NCCL and torch.
 
 Taken by the sampler's process, bounded in time and bytes (``docs/design/hangs.md``). A rank's
-Python is the first one below its process: the program may be a script that starts it.
+Python is the first Python below its process: the program may be a script that starts it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
     from dispatcher.remote.probe.nccl_state import Trees
 
-#: what makes a rank that knows our folder write its stacks there: far from those that others use
+#: the signal at which a rank writes its stacks to our folder: far from signals that others use
 SIGNAL = 62
 #: bytes of all texts, of one at most, and of frames of C
 TEXTS, TEXT, NATIVE = 512 << 10, 64 << 10, 16 << 10
-#: threads of a rank that are told, and ranks that are asked for their frames of C
+#: most threads of a rank in a report, and ranks that are asked for their frames of C
 THREADS, NATIVES = 64, 8
 
 
@@ -93,7 +93,7 @@ def is_python(pid: int, folder: str | None) -> bool:
 
 
 def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
-    """rank -> what py-spy says of it, where it says anything until ``end``."""
+    """rank -> py-spy's report, for ranks where it ends before ``end``."""
     asked = ["dump", "--nonblocking", "--full-filenames", "--pid"]
     spies = {rank: (spy_of(pid), pid) for rank, (pid, _) in trees.items()}
     found = outputs(
@@ -103,7 +103,7 @@ def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
 
 
 def by_native(trees: Trees, end: float) -> list[list[Any]]:
-    """[rank, its main thread's frames with those of C], where somebody can tell until ``end``."""
+    """[rank, its main thread's frames, C included], from gdb or py-spy, before ``end``."""
     gdb = next(filter(lambda path: os.access(path, os.X_OK), _on_path("gdb")), None)
     programs = {}
     for rank, (pid, _) in sorted(trees.items())[: min(NATIVES, os.cpu_count() or 1)]:
@@ -144,7 +144,7 @@ def outputs(programs: dict[int, list[str]], end: float, most: int) -> dict[int, 
             os.close(fd)
             if os.waitpid(child, 0)[1] != 0:
                 output.pop(rank, None)
-    for fd, (rank, child) in running.items():  # late; what it said is not whole
+    for fd, (rank, child) in running.items():  # late, so its output is not complete
         output.pop(rank, None)
         os.kill(child, SIGKILL)
         os.close(fd)

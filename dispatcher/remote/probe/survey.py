@@ -1,4 +1,4 @@
-"""Takes the readings that checks ask of this host: a process and a deadline for each.
+"""Takes the readings that checks need from this host: a process and a deadline for each.
 
 A read may hang in the kernel, so each is a child with a pipe, which is killed at its deadline and
 not waited for. A reading is a list: name, kind, argument, seconds, bytes at most. Kinds:
@@ -11,8 +11,8 @@ call   what a function of ``CALLS`` returns, packed; argument: [name, its argume
 site   a folder: each executable in it becomes a reading ``NAME/FILE`` of its own
 =====  ==========================================================================
 
-It runs alone: ``main`` writes a line with this host's time (s since 1970) at once, and at the end
-one packed dict: name -> [exit status (None at the deadline), output, whether more was there].
+It runs alone: ``main`` writes a line with this host's time (s since 1970) at once, and at the end a
+packed dict: name -> [exit status (None at the deadline), output, whether more was there].
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOT_FOUND, NOT_EXECUTABLE, CRASHED = 127, 126, 125
 
 
 class Reading:
-    """One child and what came of it so far."""
+    """One child and its output so far."""
 
     def __init__(self, seconds: float, most: int) -> None:
         self.until = monotonic() + seconds
@@ -70,7 +70,7 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
     found: dict[str, Reading] = {}
     null = os.open("/dev/null", os.O_RDWR)
 
-    def stop(*_: object) -> None:  # we are told to end: so are they
+    def stop(*_: object) -> None:  # the launcher ends us, so end the children
         for reading in found.values():
             kill(reading.pid)
         os._exit(1)
@@ -81,7 +81,7 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
     for name, kind, argument, seconds, most in spread(requests):
         found[name] = reading = Reading(seconds, most)
         out, into = os.pipe()
-        # ``stop`` must know of every child
+        # ``stop`` must find every child in ``found``
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         reading.pid = os.fork()
         if reading.pid == 0:

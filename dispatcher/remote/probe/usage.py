@@ -1,13 +1,13 @@
 """Reads how much of their host the ranks' processes use, from one look at /proc, and its GPUs.
 
-A rank's figures are those of its whole tree: what descends from its process, and what is still in
-its session after its parent died. The state is that of the rank's own process. CPU time only
+A rank's figures are of its whole tree: the descendants of its process, and processes that stay in
+its session after their parent died. The state is of the rank's own process. CPU time only
 counts up; RSS counts pages that processes share once for each.
 
-NVML, else ``nvidia-smi``, tells for each GPU: index, utilisation in %, bytes used, bytes there are,
-watts, degrees Celsius, watts at most, utilisation of its memory in %, UUID, bits for what holds its
-clocks down, Xids since the last reading; None for what it does not tell. Either may hang in the
-driver, so ``read_gpus`` is a process of its own (``sampler``).
+NVML, else ``nvidia-smi``, reports for each GPU: index, utilisation in %, bytes used, all bytes,
+watts, degrees Celsius, watts at most, utilisation of its memory in %, UUID, bits for the reasons of
+low clocks, Xids since the last reading; None for values that it lacks. Either may hang in the
+driver, so ``read_gpus`` runs in its own process (``sampler``).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def process_table() -> Table:
 
 
 def stat_of(pid: int) -> Stat | None:
-    """What process ``pid`` is; None when it has ended."""
+    """The state of process ``pid``; None when it has ended."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             return parse_stat(file.read(4096))
@@ -85,7 +85,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def environ(pid: int) -> dict[str, str]:
-    """What the process was started with, as far as we may see."""
+    """The variables that the process was started with, as far as we may see."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             pairs = file.read(MOST_ENVIRON).decode("utf-8", "surrogateescape").split("\0")
@@ -115,7 +115,7 @@ class Usage:
         self.places: dict[int, Place | None] = {}
 
     def place(self, rank: int) -> Place | None:
-        """What ``given`` must know of ``rank``, by what it was started with."""
+        """The first argument of ``given`` for ``rank``, from the variables at its start."""
         if rank not in self.places:
             self.places[rank] = started_with(self.ranks[rank])
         return self.places[rank]
@@ -164,7 +164,7 @@ def owner(pid: int, table: Table, leaders: Any, known: dict[int, int]) -> int:
 
 
 def read_gpus(out: int, seconds: float) -> NoReturn:
-    """Write a reading to ``out`` every ``seconds``, until nobody reads or there is no GPU."""
+    """Write a reading to ``out`` every ``seconds``, until the reader is gone or there is no GPU."""
     read = library() or program()
     while read is not None:
         began = monotonic()
@@ -177,7 +177,7 @@ def read_gpus(out: int, seconds: float) -> NoReturn:
 
 
 def library() -> Callable[[], Reading] | None:
-    """What reads through NVML; None where that is not to be had. Source: nvml.h."""
+    """A function that reads through NVML; None if it is not available. Source: nvml.h."""
     import ctypes as c
 
     try:
@@ -188,7 +188,7 @@ def library() -> Callable[[], Reading] | None:
         return None
 
     def ask(name: str, answer: Any, *before: Any) -> Any:
-        """What the function puts into ``answer``; None if it does not work here."""
+        """The value that the function puts into ``answer``; None if it does not work."""
         try:
             return answer if getattr(nvml, name)(*before, c.byref(answer)) == 0 else None
         except AttributeError:  # an older library
@@ -260,7 +260,7 @@ def library() -> Callable[[], Reading] | None:
 
 
 def program() -> Callable[[], Reading] | None:
-    """What reads through ``nvidia-smi``; None where there is none."""
+    """A function that reads through ``nvidia-smi``; None if it is not installed."""
     for folder in os.environ.get("PATH", "").split(":") + ["/usr/bin"]:
         path = os.path.join(folder, "nvidia-smi")
         if folder and os.access(path, os.X_OK):
@@ -286,7 +286,7 @@ def start(argv: list[str]) -> tuple[int, int]:
 
 
 def output(argv: list[str]) -> bytes:
-    """What ``argv`` writes to its standard output, bounded; waits for its end."""
+    """The standard output of ``argv``, bounded; waits for its end."""
     out, pid = start(argv)
     data = b""
     while len(data) < MOST_TEXT and (more := os.read(out, MOST_TEXT)):
@@ -316,7 +316,7 @@ def given(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list
     """Indices of the GPUs that a rank is taken to use, and of all that it may use.
 
     place: its CUDA_VISIBLE_DEVICES, its number on this host, and how many ranks there are.
-    By number they are NVML's, as CUDA's are among equal GPUs. None where nobody can tell.
+    By number they are NVML's, as CUDA's are among equal GPUs. None if it is unknown.
     """
     if place is None or not gpus:
         return [None, None]
@@ -327,7 +327,7 @@ def given(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list
         for word in text.split(","):
             word = word.strip()
             if word in ("", "-1", "NoDevFiles"):
-                break  # what follows is not seen by CUDA either
+                break  # CUDA does not see later entries either
             if word[:8] == "MIG-GPU-":
                 word = word[4:].split("/")[0]
             found = [

@@ -1,4 +1,4 @@
-"""What both ends of a link speak: frames, packed values, channels with credit; no I/O.
+"""The formats on a link, for both ends: frames, packed values, channels with credit; no I/O.
 
-The launcher may import this part of ``remote``, and everybody else does.
+The launcher and all other code may import this part of ``remote``.
 """

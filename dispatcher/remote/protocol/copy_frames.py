@@ -7,7 +7,7 @@ Frames of ``remote.protocol.mux``, all on channel 0::
     START   eight bytes: these many bytes of the file are there already, and were compared
     END     the file's end: the SHA-256 of all of it
     BROKEN  the file cannot be given to its end: why
-    HOLE    eight bytes: so many bytes of the file, at most ``CHUNK``, are a hole of it
+    HOLE    eight bytes: this many bytes of the file, at most ``CHUNK``, are a hole in it
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST = 1 << 20
 _ENTRIES, _TEXT, LARGEST_PIECE = 400, 8 << 10, 128 << 10
 #: files that are gone on with in one copy: each run that was cut off leaves one
 MOST_PARTS = 16
-#: values in one that a host says: a few of its own, or one for each host below it in a tree
+#: values in one message of a host: a few of its own, or one for each host below it in a tree
 MOST_SAID = 16 << 10
 
 #: kinds of entries; not copied: OTHER, a device or the like; UNREAD, which cannot be (more: why)
@@ -45,7 +45,7 @@ def message(value: Any) -> bytes:
 
 
 def frames(largest: int) -> Frames:
-    """What finds the frames in bytes that come in any pieces; a value has ``largest`` at most."""
+    """A decoder of frames from bytes in any pieces; a value has ``largest`` bytes at most."""
     return Frames(LARGEST, {VALUE: largest})
 
 
@@ -71,7 +71,7 @@ def bytes_of(kind: int, body: bytes) -> int:
 
 
 def whole(size: int, known: bytes) -> bytes:
-    """What is sent of a file of which all ``size`` bytes are there; known: their SHA-256."""
+    """The frames for a file of which all ``size`` bytes are there; known: their SHA-256."""
     start = frame(0, START, size.to_bytes(8, "big")) if size else b""
     return start + frame(0, END, known)
 
@@ -108,7 +108,7 @@ def columns(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def pieces(entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
-    """A list in values of at most ``LARGEST_PIECE`` bytes; all but the last say ``more``."""
+    """A list in values of at most ``LARGEST_PIECE`` bytes; each but the last is marked ``more``."""
     held: list[Entry] = []
     text = 0
     for entry in entries:
@@ -139,7 +139,7 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def numbers_of(text: str, most: int = -1) -> list[int]:
-    """What ``numbers`` wrote; more than ``most`` are not split. Raises: ValueError."""
+    """The numbers in a text of ``numbers``; splits at most ``most``. Raises: ValueError."""
     return list(map(int, text.split(None, most)))
 
 

@@ -15,17 +15,17 @@ TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
 ==========  ======  =============================================================
 
 The first lane always passes the second, so a kill never waits behind output. Output and input
-need credit, each its own; control never does. The fields of orders stand in ``runner.run.orders``
-and ``agent.agent_loop`` (``do_*``), those of reports in ``runner.run.reports``.
+need credit, each its own; control never does. The fields of orders are in ``runner.run.orders``
+and ``agent.agent_loop`` (``do_*``), the fields of reports in ``runner.run.reports``.
 
 Orders, launcher to agent, and the reports that answer them:
 
 ===========  ==================================================================
-prepare      look at the host before a start, also a further one: ``ready``
+prepare      look at the host before any start: ``ready``
 probe        connect to addresses of the first node: ``probed``
 start        start the ranks of the plan: ``spawned``, ``failed``
 spawn        the same for one more world of MPI
-sample       take a ``sample`` now and then, or tell the ranks' ``stacks``
+sample       take a ``sample`` now and then, or send the ranks' ``stacks``
 signal       send a signal to ranks
 pause        stop all ranks, let the lease rest: ``paused``; ``resume`` ends that
 sweep        kill every process below the agent now, without grace
@@ -105,7 +105,7 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """Bytes of an unfinished frame; 0 when the stream stands between two frames."""
+        """Bytes of an unfinished frame; 0 between two frames."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[Frame]:

@@ -10,9 +10,9 @@ kind         to the     body
 ===========  =========  ======================================================
 OPEN         far end    which command; each of the two has its own words for it
 INPUT        far end    bytes for its standard input; INPUT_END: no more of them
-CLOSE        far end    nobody wants to hear of the channel any more
+CLOSE        far end    the near end needs nothing more of the channel
 OUTPUT       near end   bytes of its output, or its ERRORS; OUTPUT_END, ERRORS_END
-ENDED        near end   how it ended, in words of their own; output may still follow
+ENDED        near end   how it ended, in the far end's format; output may still follow
 MORE_INPUT   near end   4 bytes: how many more bytes of input are welcome
 MORE_OUTPUT  far end    the same of its output, and MORE_ERRORS
 ===========  =========  ======================================================
@@ -43,7 +43,7 @@ OUTPUT_WINDOW, ERRORS_WINDOW, INPUT_WINDOW = 1 << 20, 256 << 10, 256 << 10
 
 
 class Malformed(ValueError):
-    """What the other end says is not of this protocol."""
+    """Data from the other end breaks this protocol."""
 
 
 def frame(channel: int, kind: int, body: bytes = b"") -> bytes:
@@ -54,7 +54,7 @@ def frame(channel: int, kind: int, body: bytes = b"") -> bytes:
 class Frames:
     """Bytes in, frames out; holds one unfinished frame at most.
 
-    largest: bytes of a body at most; most: kind -> the same for those with a limit of their own.
+    largest: bytes of a body at most; most: kind -> the limit of kinds that have their own.
     """
 
     def __init__(self, largest: int = LARGEST, most: Mapping[int, int] | None = None) -> None:
@@ -65,7 +65,7 @@ class Frames:
     def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
         """(channel, kind, body) of the frames that ``data`` completes, in any pieces.
 
-        Raises: Malformed at a header that announces too much, before its body is awaited.
+        Raises: Malformed at a header with too large a size, before its body comes.
         """
         held: bytes | bytearray = data
         if self._held:
@@ -119,7 +119,7 @@ class Credit:
             raise Malformed("credit in %d bytes" % len(body))
         more = COUNT.unpack(body)[0]
         if self.left + more > self._window:
-            raise Malformed("credit for what it was not sent")
+            raise Malformed("credit for data that it was not sent")
         self._granted += more
 
     def taken(self, size: int) -> bytes:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEPTH_LIMIT = 16
 INT_LIMIT = 1 << 63
-#: values in one that is unpacked, where nobody says less
+#: most values in a value that is unpacked, unless the caller sets less
 MOST_VALUES = 1 << 24
 _INFINITE = float("inf")
 _VALUES: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
@@ -94,7 +94,7 @@ def pair(one: bytes, other: bytes) -> bytes:
 def unpack(data: bytes, most: int = MOST_VALUES) -> Any:
     """The value that ``data`` (bytes, exactly one packed value) stands for.
 
-    most: values in it, those in lists and dicts included: two bytes may become an object of 70.
+    most: values in it, those inside lists and dicts too: two bytes may become an object of 70.
     Raises: PackError on anything else; never any other exception.
     """
     try:

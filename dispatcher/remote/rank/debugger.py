@@ -6,7 +6,7 @@
 
 ``main`` finds the rank by its variables, puts this file into the private folder of the rank's agent
 and sends the rank a signal; ``sitecustomize`` there waits at a socket in that folder and loads
-this file to talk. No port is opened. Python 3.7 and the standard library; nothing of dispatch.
+this file to talk. It opens no port and needs only Python 3.7 and the standard library.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MOST = 1 << 20
 
 
 def talk(frame: FrameType, link: socket) -> None:
-    """Let whoever is at the other end of ``link`` look into ``frame``; back when it may go on."""
+    """Let the user at the other end of ``link`` look into ``frame``; returns when it may go on."""
     from pdb import Pdb
 
     words = link.makefile("w", encoding="utf-8", errors="backslashreplace")
@@ -62,7 +62,7 @@ def talk(frame: FrameType, link: socket) -> None:
         do_q = do_exit = do_EOF = do_quit
 
     link.settimeout(None)
-    # no .pdbrc: pdb would run that of the rank's folder, where another user may have put it
+    # without .pdbrc: pdb would run the rank's folder's, where another user may have put it
     one = Remote(stdin=link.makefile("r", encoding="utf-8", errors="replace"), stdout=words,
                  nosigint=True, readrc=False)  # fmt: skip
     one.prompt = "(Pdb rank %s) " % os.environ.get("RANK", "?")
@@ -113,7 +113,7 @@ def main(argv: list[str]) -> int:
         return 0
     from signal import SIG_IGN, SIGINT, signal
 
-    signal(SIGINT, SIG_IGN)  # of our terminal; the rank is not to be ended by it
+    signal(SIGINT, SIG_IGN)  # Ctrl-C in our terminal must not end the rank
     pid = next((pid for pid in folders if os.path.exists(door(folders[pid], pid))), 0)
     if not pid:
         pid = next(pid for pid in folders if parent(pid) not in folders)
@@ -160,7 +160,7 @@ def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
 
 
 def is_private(folder: str) -> bool:
-    """Whether it is a folder, no link, where nobody but our user may make anything."""
+    """Whether it is a folder, not a link, where only our user may make files."""
     about = os.lstat(folder)
     return about.st_uid == os.geteuid() and about.st_mode & 0o170077 == 0o040000
 
@@ -211,7 +211,7 @@ def called(folder: str, pid: int) -> socket | None:
 
 
 def relay(link: socket) -> None:
-    """Pass on what is typed, and what comes back, until the rank hangs up."""
+    """Pass on the user's input and the rank's output, until the rank closes the connection."""
     from select import select
 
     typed = [0]

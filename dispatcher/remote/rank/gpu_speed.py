@@ -1,7 +1,7 @@
 """Times the GPUs of this host by torch: matrix products, copies, an all-reduce among them.
 
-It runs by itself in the ranks' Python (``python -c``). Each line that it prints is JSON and says
-more than the one before, so a part that hangs costs only itself::
+It runs by itself in the ranks' Python (``python -c``). Each line that it prints is JSON and has
+more than the line before, so a part that hangs costs only itself::
 
     {"torch": "2.8.0", "why": "", "all_reduce": GB/s of busbw, or null,
      "gpus": [{"name": "NVIDIA H100 80GB HBM3", "product": TFLOP/s, "same": true,
@@ -89,7 +89,7 @@ def reduced(torch: Any, devices: list[str], wait: Any) -> float:
     tensors = [torch.ones(REDUCE // 4, device=device) for device in devices]
     began = 0.0
     for number in range(2 * TIMES):
-        if number == TIMES:  # the first ones start NCCL
+        if number == TIMES:  # the first half starts NCCL
             for device in devices:
                 wait(device)
             began = time.monotonic()
@@ -114,7 +114,7 @@ def run() -> None:
     try:
         count = torch.cuda.device_count()
         main(torch, ["cuda:%d" % n for n in range(count)]) if count else tell({"gpus": []})
-    except RuntimeError as error:  # out of memory, a sick GPU
+    except RuntimeError as error:  # out of memory, a faulty GPU
         tell({"why": str(error).splitlines()[0][:200]})
 
 

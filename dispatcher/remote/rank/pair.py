@@ -2,9 +2,9 @@
 
 Latency is the median time of an all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it,
 of a round that takes long enough for the slowest rank. A wrong sum is a failure. Where a host has
-several ranks, three things are measured: all of them together, those of each host by themselves,
-and all *rails* at once: a rail is one local rank on both hosts. When time is up a thread tells what
-was being done, and ends the process.
+several ranks, it measures three things: all of them together, the ranks of each host by themselves,
+and all *rails* at once: a rail is one local rank on both hosts. When time is up a thread reports
+the current step, and ends the process.
 
 The result is a line of standard output, ``MARK`` and JSON: latency (s, there and back), rate
 (bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks), node,
@@ -30,7 +30,7 @@ MARK = "dispatch pair: "
 PINGS = 20
 #: bytes of the first round
 FIRST = 1 << 16
-#: bytes of the largest tensor, and how many of those in a round at most
+#: bytes of the largest tensor, and how many such tensors are in a round at most
 LARGEST, REPEATS = 1 << 28, 64
 #: inside a host, where GPUs have four times as much free
 HUGE = 1 << 33
@@ -39,7 +39,7 @@ _INSTALL = "pip install --no-deps dispatch-launcher there"
 
 
 class Result:
-    """What this rank has found; it says it once, in time."""
+    """This rank's result; it is printed once, in time."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {"latency": None, "rate": None, "why": "", "lack": ""}
@@ -64,7 +64,7 @@ class Result:
 
 
 def lack(backend: str) -> str:
-    """What ``backend`` needs and this host has not, with a remedy; "" if all is there."""
+    """The first thing that ``backend`` needs and this host lacks, with a remedy; else ""."""
     for name in ("torch", "torch.distributed", "mpi4py", "dispatcher.comm"):
         try:
             import_module(name)
@@ -98,7 +98,7 @@ class TorchEnd:
     def latency(self) -> float:
         """Seconds of a small all-reduce."""
         data = self._torch.zeros(2, device=self._job.device)
-        self._timed(data, 1)  # the first one builds what the others use
+        self._timed(data, 1)  # the first call builds what the others use
         return sorted(self._timed(data, 1) for _ in range(PINGS))[PINGS // 2]
 
     def rate(self, seconds: float, largest: int = 0) -> float:
@@ -137,7 +137,7 @@ class TorchEnd:
         return max(time.perf_counter() - began, 1e-9) / times
 
     def _slower(self, seconds: float) -> float:
-        """The largest figure of the ranks: so they decide alike."""
+        """The largest figure of the ranks, so that all decide the same."""
         figure = self._torch.tensor([seconds], dtype=self._torch.float64, device=self._job.device)
         highest = self._distributed.ReduceOp.MAX
         self._distributed.all_reduce(figure, op=highest, group=self._group)
@@ -145,7 +145,7 @@ class TorchEnd:
 
 
 def place(size: int) -> tuple[int, int, list[list[int]]]:
-    """Our node, our number there, and the ranks of both nodes, in a world of ``size``.
+    """Our node, our number on it, and the ranks of both nodes, in a world of ``size``.
 
     As the environment of the rank has it; without one there are two ranks, on a node each.
     """
@@ -160,7 +160,7 @@ def place(size: int) -> tuple[int, int, list[list[int]]]:
 def measure_several(
     result: Result, job: Any, nodes: list[list[int]], mine: tuple[int, int], seconds: float
 ) -> None:
-    """Each host by itself, and then all rails at once; ``mine``: our node and number there."""
+    """Each host by itself, and then all rails at once; ``mine``: our node and number on it."""
     torch: Any = sys.modules["torch"]
     found, new_group = result.found, torch.distributed.new_group
     node, local = mine
@@ -182,7 +182,7 @@ def measure_several(
 def measure_torch(result: Result, backend: str, seconds: float, limit: float) -> None:
     """Fill ``result``, and leave the job in good order if nothing went wrong."""
     found = result.found
-    # two hosts that lack something are both told, not only the one that knows it first
+    # if both hosts lack something, both must report it, not only the first
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     found["lack"] = lack(backend)[:400]
     if found["lack"]:
@@ -219,7 +219,7 @@ def measure_torch(result: Result, backend: str, seconds: float, limit: float) ->
 
 
 def _line(error: Exception) -> str:
-    """The first line of what ``error`` says."""
+    """The first line of the message of ``error``."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 

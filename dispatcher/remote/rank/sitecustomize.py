@@ -3,14 +3,14 @@
 * **Endings**: mpi4py's MPI_Finalize at exit would wait for ever after ``sys.exit(3)`` or an
   uncaught exception. Such a rank leaves with its exit code, once all else has run at exit.
 * **Wrong library**: ``import mpi4py.MPI`` fails where the MPI speaks neither PMI-1 nor PMIx.
-* **Stacks**: with ``DISPATCH_STACKS`` a signal has faulthandler write all threads to a file there.
+* **Stacks**: with ``DISPATCH_STACKS`` a signal has faulthandler write all threads to that folder.
 * **Collectives**: once torch.distributed has begun, a thread writes torch's flight recorder as JSON
-  to ``flight-PID.json`` there when somebody writes to the pipe ``flight-PID``.
+  to ``flight-PID.json`` in it for each write to the pipe ``flight-PID``.
 * **Debugger**: a signal or ``breakpoint()`` has the rank wait for ``remote.rank.debugger``.
 
-The file lies in a private folder that is first in PYTHONPATH, takes itself out of it and loads the
-``sitecustomize`` it stands before. Any Python from 3.7 can run it; nothing of dispatch is imported.
-Not seen: ``raise SystemExit(n)``, and a program that replaces ``sys.excepthook``.
+The file is in a private folder that is first in PYTHONPATH. It takes the folder out of the path and
+loads the ``sitecustomize`` that it hides. Any Python from 3.7 can run it, without dispatch.
+It misses ``raise SystemExit(n)``, and a program that replaces ``sys.excepthook``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def step_aside() -> None:
         if error.name != __name__:
             raise
     finally:
-        sys.modules.setdefault(__name__, me)  # who imports us looks for something there
+        sys.modules.setdefault(__name__, me)  # the importer expects a module under this name
 
 
 class Ending:
@@ -54,7 +54,7 @@ class Ending:
 
     def __init__(self) -> None:
         self.rank = os.getpid()
-        self.thread = get_ident()  # the main one
+        self.thread = get_ident()  # the main thread
         self.code = 0
 
     def leave(self) -> None:
@@ -77,7 +77,7 @@ class Ending:
         self.watch_exits()
 
     def watch_exceptions(self) -> None:
-        """An exception that nobody catches is a failure; Ctrl-C is none of the rank's."""
+        """Count an uncaught exception as a failure, except for Ctrl-C."""
         original = sys.excepthook
 
         def excepthook(kind: Any, value: Any, trace: Any) -> None:
@@ -90,8 +90,8 @@ class Ending:
     def watch_exits(self) -> None:
         """Have ``sys.exit`` raise a SystemExit that notices its last reader.
 
-        A program may catch it and go on. The interpreter reads ``code`` when nobody has: then no
-        Python frame is below the reader.
+        A program may catch it and go on. The interpreter reads ``code`` if the program does not:
+        then no Python frame is below the reader.
         """
         ending = self
         original: Any = sys.exit
@@ -199,7 +199,7 @@ def show_stacks(folder: str, signum: int = 62) -> None:
         file = open(os.path.join(folder, f"stack-{os.getpid()}"), "xb", buffering=0)  # noqa: SIM115
         faulthandler.register(signum, file, all_threads=True)
     except (OSError, ValueError, AttributeError):
-        pass  # nobody can ask us then
+        pass  # then no stacks can be asked for
 
 
 def allow_tracing() -> None:
@@ -246,7 +246,7 @@ def await_debugger(folder: str, signum: int = 61) -> None:
 
 
 def answer_debugger(folder: str, frame: Any, seconds: float | None) -> None:
-    """Wait so many seconds for a caller, and let it look into ``frame``."""
+    """Wait ``seconds`` for a caller, and let it look into ``frame``."""
     from socket import AF_UNIX, socket
 
     path = os.path.join(folder, "debug-%d" % os.getpid())
@@ -267,15 +267,15 @@ def answer_debugger(folder: str, frame: Any, seconds: float | None) -> None:
         spec.loader.exec_module(module)
         module.talk(frame, link)
     except OSError:
-        pass  # nobody has come, or can
+        pass  # no debugger has connected, or can
 
 
-#: of a process group: collectives that are done, and others, that are told; bytes of all
+#: for a process group: most finished collectives, and others, in a report; bytes of all
 DONE, OPEN, MOST = 4, 16, 60 << 10
 
 
 def show_collectives(folder: str, distributed: Any) -> None:
-    """Have ``folder`` hear of our collectives once ``torch.distributed`` has begun.
+    """Report our collectives in ``folder`` once ``torch.distributed`` has begun.
 
     distributed: the module ``torch.distributed.distributed_c10d``.
     """
@@ -299,7 +299,7 @@ def show_collectives(folder: str, distributed: Any) -> None:
                     pipe = os.open(path, os.O_RDWR | os.O_CLOEXEC)
                     start_new_thread(answer, (pipe, path, distributed))
                 except (OSError, RuntimeError):
-                    pass  # nobody can ask us then
+                    pass  # then no collectives can be asked for
 
     update_wrapper(init_process_group, begin)
     distributed.init_process_group = init_process_group
@@ -362,8 +362,8 @@ def collectives(distributed: Any) -> bytes:
 def numbered(entries: list[Any]) -> list[Any]:
     """``[number, name, whether it is done]`` of each collective of one group and library.
 
-    What is coalesced has one end, ``nccl:coalesced``, with the number of the calls in it. Those
-    calls have no events, so they stay open for ever and the end speaks for them. An end of
+    Coalesced calls have one end, ``nccl:coalesced``, with the number of the calls in it. Those
+    calls have no events, so they stay open for ever and the end counts for them. An end of
     ``batch_isend_irecv`` has the number of an earlier collective, and counts for none.
     Source: ProcessGroupNCCL.cpp, and ``find_coalesced_group`` of torch's ``fr_trace``.
     """

@@ -152,7 +152,7 @@ class TestGive:
 
     @cases("name", ["/proc/self/status", "/proc/cpuinfo", "/sys/kernel/uevent_seqnum"])
     def test_a_file_that_tells_another_size_than_it_has_is_refused_as_such(self, name: str) -> None:
-        why = b": its size is not told, as in /proc and /sys; dispatch exec and cat can read it"
+        why = b": its size is unknown, as in /proc and /sys; dispatch exec and cat can read it"
         assert given(Path(name), os.stat(name).st_size)[-1] == (BROKEN, os.fsencode(name) + why)
 
     def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:

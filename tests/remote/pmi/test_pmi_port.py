@@ -119,7 +119,7 @@ def test_ranks_come_in_and_then_nobody_listens(house: House) -> None:
     ("said", "why"),
     [
         (b"GET / HTTP/1.0\r\n\r\n", "did not say which rank"),
-        (b"cmd=initack pmiid=2\n", "nobody is awaited as PMI_ID 2"),
+        (b"cmd=initack pmiid=2\n", "no rank is expected as PMI_ID 2"),
         (b"cmd=initack pmiid=-1\n", "did not say"),
         (b"cmd=initack pmiid=1234567890\n", "did not say"),
         (b"cmd=init pmi_version=1\n", "did not say"),
@@ -139,7 +139,7 @@ def test_others_are_sent_away(house: House, said: bytes, why: str) -> None:
 def test_an_id_is_let_in_once(house: House) -> None:
     assert house.tells(house.knock(b"cmd=initack pmiid=1\n"), WELCOME % 1)
     house.knock(b"cmd=initack pmiid=1\n")
-    assert "nobody is awaited as PMI_ID 1 (any more)" in house.turn(count=1)[0]
+    assert "no rank is expected as PMI_ID 1 (any more)" in house.turn(count=1)[0]
 
 
 def test_a_first_line_may_come_in_pieces_up_to_its_limit(house: House) -> None:
@@ -171,7 +171,7 @@ def test_who_leaves_without_a_word_is_forgotten(house: House) -> None:
 def test_nobody_is_let_in_for_a_rank_that_has_ended(house: House) -> None:
     house.connections.leave(1)
     house.knock(b"cmd=initack pmiid=1\n")
-    assert "nobody is awaited as PMI_ID 1" in house.turn(count=1)[0]
+    assert "no rank is expected as PMI_ID 1" in house.turn(count=1)[0]
 
 
 def test_who_says_more_than_its_name_is_heard_at_once(house: House) -> None:
@@ -220,7 +220,7 @@ def test_the_silent_are_bounded(house: House) -> None:
     notices = house.turn(count=MOST_NOTICES)
     assert len(house.port.unauthenticated) <= MOST_UNAUTHENTICATED
     assert len(notices) == MOST_NOTICES
-    assert notices[-1].endswith("; no more is said of others")
+    assert notices[-1].endswith("; later refusals are not reported")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

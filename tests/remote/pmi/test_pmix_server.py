@@ -579,7 +579,7 @@ def test_ranks_that_connect_to_what_is_wrong_get_an_error_and_others_are_served(
     )
     assert right.came.wait(60)
     assert wrong.given == [(UNPACK_FAILURE, b"", 1)]
-    why = "for what a host sent is wrong: a rank without namespace (bytes)"
+    why = "because a host sent wrong data: a rank without namespace (bytes)"
     assert house.heard() == {"type": "notice", "text": f"MPI: ranks cannot connect, {why}"}
     other = Heard()
     Played.made.asked("modex", other, namespace=b"kvs_7_1", rank=0)

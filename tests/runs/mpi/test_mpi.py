@@ -481,7 +481,7 @@ class TestPort:
         knocked = desk.run("--pmi-port", *words, "knock")
         assert knocked.returncode == 0, knocked.stderr
         assert words_of(knocked.stdout) == expected(3, 3)
-        assert "refused: nobody is awaited as PMI_ID 9" in knocked.stderr
+        assert "refused: no rank is expected as PMI_ID 9" in knocked.stderr
         assert desk.run(*words).returncode != 0  # which is why there is --pmi-port
 
     def test_it_goes_with_mpi_only(self, desk: Desk) -> None:

@@ -418,7 +418,7 @@ class TestHosts:
     def test_ranks_of_the_same_host_hear_of_events(self, cluster: Cluster) -> None:
         done = cluster.run(self.argv(cluster, NOTIFIES))
         assert done.returncode == 0, done.stderr
-        assert done.stderr.count("those on other hosts do not hear of it") == 1
+        assert done.stderr.count("ranks on other hosts do not get it") == 1
         heard = [f"[{rank}] heard " + ("True hi 0" if rank < 2 else "False") for rank in range(8)]
         assert words_of(done.stdout) == sorted([*heard, "[0] notified 0"])
 
