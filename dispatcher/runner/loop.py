@@ -1,8 +1,8 @@
-"""What the loops of a run and of a fan-out command share: inbox, sinks, signals, the connect gate.
+"""Shared parts of the loops of runs and fan-out commands: inbox, sinks, signals, connect gate.
 
-What has happened waits in the inbox of an ``EventLoop``, is numbered and stamped, and goes to the
-sinks on a thread of theirs. A signal handler only puts an event there. A host gets new credit for
-output only for bytes that every sink has taken; docs/design/output.md says why.
+Events wait in the inbox of an ``EventLoop``, are numbered and stamped, and go to the sinks on the
+sinks' own thread. A signal handler only puts an event into the inbox. A host gets new credit for
+output only for bytes that every sink has taken; docs/design/output.md gives the reason.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
 #: seconds the threads of all hosts together may take to end
 JOIN_LIMIT = 2.0
 
-#: longest wait (s) of a loop that is told of signals: the kernel may give one to any thread,
-#: while its Python handler runs in the main one, and only when that wakes
+#: longest wait (s) of a loop that gets signals: the kernel may give a signal to any thread, but its
+#: Python handler runs in the main thread, and only when that wakes
 POLL = 0.25
 
 #: (node, rank, stream, data)
@@ -38,7 +38,7 @@ _LARGEST_BLOCK = 1 << 20
 
 
 class SinkThread:
-    """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
+    """A queue to ``sinks``, drained by its own thread from ``start`` to ``finish``.
 
     taken: called with (node, number of bytes) that all sinks have. failed: called once with the
     exception of a sink, which is then left out. told: called with each event that all sinks have.
@@ -109,7 +109,7 @@ class SinkThread:
             self._taken(node, len(data))
 
     def _tell_all(self, tell: Callable[[Sink], object]) -> bool:
-        """``tell`` each sink; whether one of them said True."""
+        """Call ``tell`` for each sink; whether one of them returned True."""
         again = False
         for sink in self._sinks:
             try:
@@ -148,7 +148,7 @@ def join(hosts: Sequence[tuple[threading.Thread, Callable[[], None]]], seconds: 
 
 
 class EventLoop(abc.ABC):
-    """The base of both loops. sinks: who is told; sink_failed: see ``SinkThread``."""
+    """The base of both loops. sinks: get its events; sink_failed: see ``SinkThread``."""
 
     def __init__(
         self, sinks: Sequence[Sink], sink_failed: Callable[[Sink, Exception], None], n_hosts: int
@@ -159,7 +159,7 @@ class EventLoop(abc.ABC):
         self._seq = 0
         self._began = time.monotonic()
         self._overslept = 0.0  # seconds that the last wait took too long: we were stopped
-        self._slept = 0.0  # the same, with those in which the machine itself was
+        self._slept = 0.0  # the same, with the seconds in which the machine itself was stopped
 
     def tell(self, event: Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -178,7 +178,7 @@ class EventLoop(abc.ABC):
         return arrived + [self._inbox.get() for _ in range(self._inbox.qsize() if arrived else 0)]
 
     def _record(self, event: Event) -> None:
-        """Number and stamp ``event``, and tell the sinks."""
+        """Number and stamp ``event``, and send it to the sinks."""
         self._seq += 1
         self._feed.event(Entry(self._seq, round(time.monotonic() - self._began, 6), event))
 
@@ -193,14 +193,14 @@ class EventLoop(abc.ABC):
         """Whether a key was pressed, or TERM came, after the end; empties the inbox."""
         came = [self._inbox.get() for _ in range(self._inbox.qsize())]
         signums = {event.signum for event in came if isinstance(event, SignalReceived)}
-        return not signums <= {signal.SIGHUP, signal.SIGPIPE}  # nobody reads: sinks end by that
+        return not signums <= {signal.SIGHUP, signal.SIGPIPE}  # the reader left: sinks end by that
 
 
 @contextmanager
 def signals_to(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
-    """``tell(number)`` for each of ``signals`` that arrives; afterwards all is as it was.
+    """Call ``tell(number)`` for each of ``signals`` that arrives; at the end restore the handlers.
 
-    A signal that is ignored stays so: who started us wants us to survive it (nohup(1), ``&``).
+    A signal that is ignored stays so, because our parent wants us to survive it (nohup(1), ``&``).
     """
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -218,7 +218,7 @@ def signals_to(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -
 
 
 def pass_over(signals: Sequence[signal.Signals]) -> None:
-    """From here on ``signals`` do nothing, and ``signals_to`` may still be told of them."""
+    """Let ``signals`` do nothing from here on; ``signals_to`` may still pass them on."""
     for signum in signals:
         if signal.getsignal(signum) != signal.SIG_IGN:
             signal.signal(signum, lambda signum, frame: None)
@@ -227,8 +227,8 @@ def pass_over(signals: Sequence[signal.Signals]) -> None:
 class Stop:
     """Ctrl-C by a program: ``stop()``, or ``stop(now=True)``, which kills.
 
-    tell: puts an event into the inbox. It never leaves before the ranks are seen to be dead. by:
-    the command that orders it.
+    tell: puts an event into the inbox. Both wait until the ranks are seen to be dead. by: the
+    command that orders it.
     """
 
     def __init__(self, tell: Callable[[SignalReceived], None], by: str = "") -> None:
@@ -271,21 +271,21 @@ class ConnectGate:
         """``host`` is connected."""
         with self._room:
             self._policy.reached(host)
-            self._room.notify(2)  # its own room, and what the window has grown by
+            self._room.notify(2)  # its own room, and the growth of the window
 
     def failed(self, host: int, failure: Failure) -> float | Failure:
-        """Seconds after which to ``enter`` once more; or the failure that is final."""
+        """Seconds after which to ``enter`` again; or the failure that is final."""
         with self._room:
             self._room.notify()
             return self._policy.failed(host, failure, time.monotonic())
 
     def anew(self, host: int) -> None:
-        """``host`` is to be reached again, in the time of a first attempt."""
+        """Let ``host`` be reached again, in the time of a first attempt."""
         with self._room:
             self._policy.anew(host)
 
     def given_up(self, host: int) -> None:
-        """Nobody connects to ``host`` any more."""
+        """Count ``host`` as given up: no thread connects to it any more."""
         with self._room:
             self._policy.given_up(host)
             self._room.notify()

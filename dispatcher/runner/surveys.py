@@ -1,8 +1,8 @@
 """Readings of many hosts, collected: one survey, two visits of all hosts, rounds of pairs.
 
 A fan-out command runs the agent's ``survey`` module; its answer is one packed value, which is
-checked here before anybody judges it. The first visit reads. The second tries what needs two hosts
-or two moments: every host calls the first one, and reads once more what is compared with itself.
+checked here before a check uses it. The first visit reads. The second is for checks of two hosts or
+two moments: every host calls the first host, and repeats readings to compare them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ NEEDS = ("protocol.packing", "host.host_facts", "probe.probes")
 
 
 class Stopped(DispatchError):
-    """dispatch was told by a signal to stop before all hosts had answered."""
+    """dispatch got a signal to stop before all hosts had answered."""
 
     code = "interrupted"
 
@@ -51,7 +51,7 @@ class Stopped(DispatchError):
 class Answer:
     """What a host answered. problem: why there are no readings; lost: it was not reached.
 
-    hint: what to do about that. ahead: (least, most) seconds that its clock is ahead of ours, which
+    hint: a remedy. ahead: (least, most) seconds that its clock is ahead of our clock; it
     was read between our order and the arrival of its words. address: where we reached it, if known.
     """
 
@@ -104,8 +104,8 @@ def survey(
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``. Raises: Stopped.
 
     readings: see ``remote.probe.survey``. seconds: for all readings of one host together. clock:
-    ours. typing: takes what is to be told when the user begins (True) and ends to type a secret,
-    which costs no host its time, and a single host's survey none.
+    ours. typing: gets the function to call when the user begins (True) and ends (False) to type a
+    secret; that time does not count against a host, or against a single host's survey.
     """
     source = payload.standalone("probe.survey", NEEDS)
     words = payload.standalone_command(source, pack(list(readings)))
@@ -131,7 +131,7 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
         return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
     errors_text = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
     if tried := payload.pythons_tried(errors_text):
-        return Answer(problem=f"no python there; looked for {tried}")
+        return Answer(problem=f"no python on the host; looked for {tried}")
     if outcome != Exited(0):
         last = errors_text.splitlines()[-1][-400:] if errors_text else "nothing"
         return Answer(problem=f"the survey failed; it said: {last}")
@@ -229,7 +229,7 @@ def examine(
 
 
 def meeting_place(head: Seen, reached: str | None) -> tuple[list[str], int]:
-    """Host 0's addresses, best first, and a port that is free there."""
+    """Host 0's addresses, best first, and a port that is free on it."""
     try:
         devices = parse_netdevs(str(head.value("netdevs")))
         port = int(head.value("port"))

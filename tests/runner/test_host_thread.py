@@ -259,9 +259,7 @@ def test_the_end_of_output_that_never_comes_ends_the_link(
     failure = watch(
         ScriptedLink([SYNC + READY + encode(ENDED, COUNT.pack(0), 6, 1) + exited])
     ).failure()
-    assert failure == Failure(
-        Kind.PROTOCOL, "rank 6 exited, and the rest of its output is not told"
-    )
+    assert failure == Failure(Kind.PROTOCOL, "rank 6 exited, but its output was never closed")
 
 
 def test_a_flood_is_left_in_the_link_and_then_ends_it(

@@ -38,9 +38,7 @@ def test_a_rank_that_exited_ends_its_output_within_twice_the_limit() -> None:
     # the first time we may have been stopped for as long
     assert ends.late(500.0, is_free=True) == ""
     assert ends.late(509.0, is_free=True) == ""
-    assert ends.late(510.0, is_free=True) == (
-        "rank 4 exited, and the rest of its output is not told"
-    )
+    assert ends.late(510.0, is_free=True) == ("rank 4 exited, but its output was never closed")
 
 
 def test_output_that_moves_or_is_held_back_is_not_late() -> None:

@@ -147,7 +147,7 @@ def test_stacks_are_answers() -> None:
 def test_what_ras_says_is_taken_of_those_who_were_to_ask_it() -> None:
     turns, event = Turns(), NodeStacks(3, 1, (), b"DEAD")
     turns.asked_for_stacks(ras=False)
-    with pytest.raises(ReportError, match="what RAS says, which nobody asked for"):
+    with pytest.raises(ReportError, match="an answer of RAS, which was not asked for"):
         turns.check(event)
     turns.asked_for_stacks(ras=True)
     turns.check(event)

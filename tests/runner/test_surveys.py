@@ -126,7 +126,7 @@ def test_a_clock_is_ahead_by_no_more_than_the_answer_took() -> None:
         ((b"", b"x" * 500, 1), "the survey failed; it said: " + "x" * 400),
         ((b"", b"", 9), "the survey failed; it said: nothing"),
         ((b"", b"sh\n" + payload.NO_PYTHON_MARK.encode() + b"python3 p9\n", 127),
-         "no python there; looked for python3 p9"),
+         "no python on the host; looked for python3 p9"),
         ((b"soon\n" + pack({}), b"", 0), "a malformed answer: could not convert string to float*"),
         ((b"1.0\nnoise", b"", 0), "a malformed answer: *"),
         ((b"1.0\n" + pack([1]), b"", 0), "a malformed answer: not a dict"),

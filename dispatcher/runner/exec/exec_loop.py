@@ -2,8 +2,8 @@
 
 As the loop of a run: events from the inbox, decisions from the core. A host that is reached by a
 call (``Transport.call``: kept connections) costs no thread: one looks after all of those. Where a
-connection must be made, or somebody talks with the command, a host may make us wait, and gets its
-own.
+connection must be made, or the user types to the command, a host may make us wait, and gets its own
+thread.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class ExecRunner(EventLoop):
-    """Carries out one ``ExecPlan``. transport_for: host -> the way to reach it; sinks: who is told.
+    """Carries out one ``ExecPlan``. transport_for: host -> the way to reach it; sinks: get events.
 
-    stdio: who talks with the commands, or None. ask: asks the user for the password that sudo
-    wants, on a thread of its own; once more, with True, if it was wrong. None when nobody answers.
+    stdio: the link of the commands to standard input, or None. ask: asks the user for the sudo
+    password, on its own thread; again, with True, if it was wrong. None when the user gives none.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ExecRunner(EventLoop):
         return self._outcomes
 
     def _step(self) -> None:
-        # what has arrived goes before what is due, so that nobody is late for our own delay
+        # arrived events go before due ones, so that our own delay makes no host late
         for event in self._wait(self._machine.next_deadline()):
             self._record(event)
             self._do(self._machine.handle(event, time.monotonic()))
@@ -152,7 +152,7 @@ class ExecRunner(EventLoop):
                     self._outcomes = outcomes
 
     def _asking(self, again: bool) -> None:
-        self._password = None  # the one before was wrong: no host is sent it again
+        self._password = None  # the last password was wrong: do not send it again
         try:
             self._password = self._ask(again)
         finally:
@@ -197,8 +197,8 @@ class HostExecutor:
 
     def __init__(self) -> None:
         self._inbox: queue.SimpleQueue[tuple[HostCommand, object] | None] = queue.SimpleQueue()
-        self._here: set[HostCommand] = set()  # those on our thread
-        self._due: dict[HostCommand, float] = {}  # when one of them is to be looked at
+        self._here: set[HostCommand] = set()  # commands on our thread
+        self._due: dict[HostCommand, float] = {}  # when to look at each of them
         self._threads: list[tuple[threading.Thread, Callable[[], None]]] = []
         self._ours: threading.Thread | None = None
 
@@ -253,7 +253,7 @@ class HostExecutor:
     def _step(self, command: HostCommand, item: object) -> None:
         if item is not _CALL and command not in self._here:
             if not command.over:
-                command.post(item)  # it has a thread of its own by now
+                command.post(item)  # it has its own thread by now
             return
         self._here.add(command)
         stays = True

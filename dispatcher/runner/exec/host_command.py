@@ -1,9 +1,9 @@
 """One host of a fan-out command: connect, start the command, read it to its end.
 
-It owns the link. What happens is told as events, the last of which is ``NodeLost`` or
+It owns the link. It reports what happens as events, the last of which is ``NodeLost`` or
 ``CommandEnded``; output goes to the sinks' queue directly, at most ``credit`` bytes of it.
-``HostExecutor`` chooses the thread: a command is given one item at a time, and says until when it
-needs nothing.
+``HostExecutor`` chooses the thread: a command is given one item at a time, and returns the time
+until which it needs nothing.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ READ_SIZE = 256 << 10
 #: bytes of one stream that are read in a row: a host that never runs dry must leave the clock,
 #: orders and the other hosts of its thread their turn
 TURN = 1 << 20
-INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
+INTERRUPT = b"\x03"  # Ctrl-C for a terminal
 STDOUT, STDERR = 1, 2
 #: bytes of standard error kept to explain a command that did not start
 ERRORS_LIMIT = 4096
 #: bytes of login noise after which no command is waited for
 MOST_NOISE = 16 << 20
-#: seconds of silence after the command's end until we stop waiting for who holds its output open
+#: seconds of silence after the command's end until we give up processes that hold its output open
 HELD_OPEN = 1.0
-#: what sudo says where its rules have ``requiretty``
+#: a part of sudo's message if its rules have ``requiretty``
 NO_TERMINAL = "must have a tty"
 NOT_THAT = "is not allowed to execute"
-#: seconds between two looks at a link that does not tell when its command ended
+#: seconds between two looks at a link that does not report when its command ended
 POLL = 1.0
 
 _READABLE = object()
@@ -50,10 +50,10 @@ _CLOSE = object()
 class HostCommand:
     """One attempt at one host.
 
-    opening: what ``shell.opening`` made of the command. wrapper: where it has to wait for its turn,
-    or None; sudo: whether that is sudo's. plain: sent in the place of both, or None. window: of the
+    opening: the command as ``shell.opening`` made it. wrapper: set if it has to wait for its turn;
+    sudo: whether the wrapper is sudo's. plain: sent in the place of both, or None. window: of the
     terminal that the command gets, or None. seconds: until the command must have started. stdio:
-    who writes what it reads, or None. typed: seconds for which the user has typed secrets so far.
+    writes the command's input, or None. typed: seconds in which the user has typed secrets so far.
     tell, output: take events and (node, stream, bytes).
     """
 
@@ -148,7 +148,7 @@ class HostCommand:
         return True
 
     def open(self) -> None:
-        """Connect and start the command, or tell why not."""
+        """Connect and start the command, or report why it failed."""
         self._begin()
         opened = self.transport.open(self.target, self._command, self._deadline, self.window)
         self._arrived(opened)
@@ -174,7 +174,7 @@ class HostCommand:
             self._end(ev.NodeLost(self.node, opened))
             return
         self._link = link = opened
-        if self._stopping:  # given up meanwhile: the command must not start
+        if self._stopping:  # given up by now: the command must not start
             self.over = True
             return
         self.tell(ev.NodeConnected(self.node, link.address, link.by or self.transport.name))
@@ -205,12 +205,12 @@ class HostCommand:
         return True
 
     def failed(self, error: Exception) -> None:
-        """A bug of ours must not look like a silent host."""
+        """End the command after a bug in dispatch, which must not look like a silent host."""
         why = f"internal error: {type(error).__name__}: {error}"
         self._end(ev.NodeLost(self.node, Failure(Kind.PROTOCOL, why)))
 
     def leave(self) -> None:
-        """Close what there is."""
+        """Close the call and the link, if any."""
         self.over = self._stopping = True
         if self._call is not None:
             self._call.close()
@@ -311,7 +311,7 @@ class HostCommand:
             return not self._full
 
     def _scan(self, link: Link, stream: int, data: bytes) -> bytes:
-        """Look for prompts; what follows them once the command can be told what to run."""
+        """Look for prompts; returns the bytes after them once the command can be sent."""
         assert self._prompts is not None
         found, rest = self._prompts.scan(stream, data)
         if found is Prompt.READY:
@@ -358,7 +358,7 @@ class HostCommand:
     # -- the end --------------------------------------------------------------------------
 
     def _last_event(self, link: Link) -> ev.Event | None:
-        """What to tell last, or None while the command's end is not known or not all is read."""
+        """The last event, or None until the command's end is known and all is read."""
         now = time.monotonic()
         if link.gone() and not self._gone:
             self._gone = True
@@ -374,7 +374,7 @@ class HostCommand:
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
             return None
-        if not ended and link.lies_unread():  # the silence is that of a reader who did not run
+        if not ended and link.lies_unread():  # not silent: our own reader did not run
             self._quiet_since = now
             return None
         if self._scanner is not None:

@@ -34,19 +34,19 @@ class StdioHandler(Protocol):
         return
 
     def finish(self, node: int) -> None:
-        """All output of ``node`` was heard; returns when what it calls for is done."""
+        """Called after all output of ``node``; returns when the work for that is done."""
         return
 
     def close(self) -> None:
-        """Nothing is to be written any more."""
+        """Stop writing."""
 
 
-#: bytes of either stream that are kept to explain a host that lets nobody in
+#: bytes of either stream that are kept to explain a host that refuses the login
 NOISE_LIMIT = 4096
 
 
 class Prompt(enum.Enum):
-    """What ``PromptScanner`` has found."""
+    """A prompt that ``PromptScanner`` has found."""
 
     NOTHING = enum.auto()
     PASSWORD = enum.auto()  # one is wanted
@@ -54,11 +54,11 @@ class Prompt(enum.Enum):
 
 
 class PromptScanner:
-    """Looks in both streams for what the far side says before the command can be sent; pure.
+    """Looks in both streams for the prompts that come before the command can be sent; pure.
 
     A terminal has to be made silent, and sudo may want a password (see ``bootstrap.shell``). Until
-    then nothing of the user's is sent: sudo would take it for passwords. ``said`` is what else the
-    host said, by stream; ``seen`` counts all its bytes.
+    then nothing of the user's is sent, because sudo would take it for passwords. ``said`` is the
+    host's other output, by stream; ``seen`` counts all its bytes.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
@@ -86,9 +86,9 @@ _LINK_POLL = 0.5  # seconds between two looks whether a link has ended
 class StdinSpool(StdioHandler):
     """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
 
-    A slow host holds back no other, and takes one chunk of memory: what is read goes to an unlinked
+    A slow host holds back no other, and takes one chunk of memory: the input goes to an unlinked
     temporary file (mode 0600), where each writer has its own position. A regular file is not
-    copied. ``problem`` says why not all of it could be read, if so.
+    copied. ``problem`` is the reason if not all of it could be read.
     """
 
     def __init__(self, fd: int) -> None:
@@ -162,7 +162,7 @@ _ESCAPE, _LEAVE = b"~", b"."
 
 
 class Keyboard(StdioHandler):
-    """Terminal ``fd`` for the command of one link: keys there, sizes too.
+    """Passes the keys and the size of terminal ``fd`` to the command of one link.
 
     Our terminal passes every key unchanged, so Ctrl-C is the command's; ``~.`` at the start of a
     line leaves, as in ssh. Sizes are looked at four times a second: a signal handler would need the
@@ -213,7 +213,7 @@ class Keyboard(StdioHandler):
                 if self._fd in readable and not self._pass(link):
                     return
         except (OSError, LinkClosed):
-            return  # one of the two ends is gone, and the loop hears of it
+            return  # one of the two ends is gone, and the loop learns that by itself
 
     def _pass(self, link: Link) -> bool:
         typed = os.read(self._fd, _CHUNK)
@@ -226,14 +226,14 @@ class Keyboard(StdioHandler):
 
 
 class Keys:
-    """What is typed, less the escape; pure."""
+    """Filters the escape out of typed keys; pure."""
 
     def __init__(self) -> None:
         self._at_start = True
         self._escaped = False
 
     def feed(self, typed: bytes) -> bytes | None:
-        """What is to be sent of ``typed``; None: the user wants to leave."""
+        """The bytes of ``typed`` to send; None: the user wants to leave."""
         keys = b""
         for code in typed:
             key = bytes((code,))

@@ -1,9 +1,9 @@
-"""What comes from one host: bytes to frames, frames to output and to events.
+"""The data of one host on its way in: bytes to frames, frames to output and to events.
 
-A host is not trusted. Its output needs credit, which it gets back in large portions for what the
-sinks have taken, and ends; of all else it may say so much, each thing in its turn
-(``report_intake``). What there is no room for stays in the link. Used by the host's thread alone,
-but for ``taken`` and ``done``.
+A host is not trusted. Its output needs credit, which it gets back in large portions for bytes that
+the sinks have taken, and ends; all other reports are limited, each kind in its turn
+(``report_intake``). Frames without room stay in the link. Used by the host's thread alone, except
+for ``taken`` and ``done``.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.report_intake import Notices, Quota, Turns
 
-#: what comes without credit: the rest of a rank's two pipes that others hold open. An agent lets go
-#: of one rank's at a time, and only while it has credit (``agent_loop.Loop.let_go``)
+#: the most bytes without credit: the rest of a rank's two pipes that others hold open. An agent
+#: reads out one rank's at a time, and only while it has credit (``agent_loop.Loop.let_go``)
 _CUT = 2 * ((1 << 20) + OUTPUT_LIMIT)
 
 
@@ -64,7 +64,7 @@ class Credit:
                 raise reports.ReportError("more output than it was given credit for")
 
     def taken(self, nbytes: int) -> int:
-        """The sinks took so many bytes; how many to give back now."""
+        """Count bytes that the sinks took; returns the credit to give back now."""
         with self._lock:
             self._held -= nbytes
             self._unpaid += nbytes
@@ -74,13 +74,13 @@ class Credit:
             return count
 
 
-#: seconds in which an agent tells the end of the output of a rank that exited, or more of it; it
+#: seconds in which an agent reports the end of the output of a rank that exited, or more of it; it
 #: reads on for 2 s where other processes hold the pipes (``remote.agent.node.DRAIN``)
 ENDS_LIMIT = 10.0
 
 
 class Ends:
-    """The streams of ranks that exited whose end was not told yet.
+    """The streams of ranks that exited whose end was not reported yet.
 
     It takes the limit twice until one is late: we may have been stopped (Ctrl-Z) in the first.
     """
@@ -90,12 +90,12 @@ class Ends:
         self._since, self._again = 0.0, False
 
     def exited(self, rank: int, ended: set[tuple[int, int]], now: float) -> None:
-        """``rank`` was reaped; of its streams 1 and 2 those in ``ended`` were told to be over."""
+        """Note that ``rank`` was reaped; ``ended``: its streams (1, 2) whose end was reported."""
         self._open.update({(rank, 1), (rank, 2)} - ended)
         self.moved(now)
 
     def ended(self, rank: int, stream: int) -> None:
-        """The end of a stream was told."""
+        """Note that the end of a stream was reported."""
         self._open.discard((rank, stream))
 
     def moved(self, now: float) -> None:
@@ -111,11 +111,11 @@ class Ends:
         return max(0.0, self._since + ENDS_LIMIT - now) if self._open else math.inf
 
     def late(self, now: float, *, is_free: bool) -> str:
-        """What is not told though nothing holds it back (``is_free``); "" if all is well."""
+        """The missing report, if nothing holds it back (``is_free``); "" if none is missing."""
         if not self._open or now < self._since + ENDS_LIMIT:
             return ""
         if is_free and self._again:
-            return f"rank {min(self._open)[0]} exited, and the rest of its output is not told"
+            return f"rank {min(self._open)[0]} exited, but its output was never closed"
         self._since, self._again = now, is_free
         return ""
 
@@ -125,12 +125,12 @@ _HEARTBEAT = control("beat")[HEADER.size :]
 
 
 class HostIntake:
-    """ranks: those that the host may speak of, which are given with the order to start them.
+    """ranks: the ranks that the host may report on, which are given with the order to start them.
 
-    attempt: the one that its agent is to prepare.
+    attempt: the attempt that its agent must prepare.
     credit: output bytes that it may have under way.
     tell, output, input_taken: see ``HostThread``. on_heartbeat: it gave a beat. on_ready: it is
-    ready for the attempt that it was told to prepare.
+    ready for the attempt that it was ordered to prepare.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class HostIntake:
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
         self._ends = Ends()
-        self._ordered = attempt  # the latest attempt that the agent was told to prepare
+        self._ordered = attempt  # the latest attempt that the agent was ordered to prepare
         self._prepared = -1  # the latest attempt that it was ready for
 
     @property
@@ -174,7 +174,7 @@ class HostIntake:
     # -- what others let it know --------------------------------------------------------
 
     def taken(self, nbytes: int) -> int:
-        """The sinks took so much of its output; the credit to give back for that now."""
+        """Count bytes that the sinks took; returns the credit to give back now."""
         return self._credit.taken(nbytes)
 
     def done(self, event: ev.Event) -> bool:
@@ -182,17 +182,17 @@ class HostIntake:
         return self._quota.done(event)
 
     def again(self, attempt: int) -> None:
-        """The agent is told to prepare ``attempt``; its answer divides old frames from new ones."""
+        """The agent must prepare ``attempt``; its answer divides old frames from new frames."""
         self._ordered = attempt
 
     def left_out(self) -> list[ev.Event]:
-        """What was counted and not told, at the end."""
+        """Notices about reports that were counted and not passed on, at the end."""
         return self._notices.left_out(self._node)
 
     # -- when ---------------------------------------------------------------------------
 
     def room(self, now: float) -> float:
-        """Seconds until there is room for what was left; infinity: until ``done`` says so."""
+        """Seconds until there is room for left frames; infinity: until ``done`` makes room."""
         return self._quota.wait(now)
 
     def due(self, now: float) -> float:
@@ -200,14 +200,14 @@ class HostIntake:
         return self._ends.wait(now)
 
     def late(self) -> str:
-        """What it should have said by now; "" if all is well."""
+        """A text about overdue reports; "" if there are none."""
         is_free = self._credit.is_free and not self.is_held
         return self._ends.late(time.monotonic(), is_free=is_free)
 
     # -- bytes --------------------------------------------------------------------------
 
     def noise(self) -> bytes:
-        """What came before the agent's first word."""
+        """The output before the agent's first frame."""
         return self._scanner.finish()
 
     def feed(self, data: bytes) -> None:
@@ -299,7 +299,7 @@ class HostIntake:
         self._tell(ev.OutputEnded(self._node, *key, received, sent, attempt=self.attempt))
 
     def _report(self, event: ev.Event, nbytes: int) -> None:
-        """Tell ``event``, which was made of so many bytes, if it is in turn."""
+        """Pass on ``event``, made from ``nbytes`` bytes, if it is in turn."""
         if isinstance(event, ev.NodeReady):
             self._begin(event.attempt)
         elif self.attempt and isinstance(event, ev.OfAttempt):
@@ -318,7 +318,7 @@ class HostIntake:
         if attempt != self._ordered or attempt <= self._prepared:
             raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
         self._prepared = attempt
-        self.ranks = frozenset()  # others may get those of the last one
+        self.ranks = frozenset()  # other hosts may get the last attempt's ranks
         self._on_ready()
         self._received.clear()
         self._ended.clear()

@@ -30,12 +30,12 @@ from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10
-#: reads that empty what a link holds of standard error
+#: reads that empty a link's buffer of standard error
 _READS = 8
-#: seconds that the end of a link may come after it has ceased to take our frames
+#: seconds that the end of a link may come after it has stopped taking our frames
 LAST_WORDS = 2.0
 
-#: with this code a program of ssh's contract ends when the connection has, whatever ran there
+#: with this code a program like ssh ends when the connection has, whatever the command returned
 _SSH_FAILED = 255
 
 #: inbox items that are not bytes to send
@@ -43,7 +43,7 @@ _READABLE = object()
 _INPUT = object()
 _CLOSE = object()
 
-#: what an open link is in; due then: the agent's answer, our next ping, the end of its last words
+#: states of an open link; due then: the agent's answer, our next ping, the end of its last words
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live
@@ -61,11 +61,11 @@ class HostThread(threading.Thread):
 
     prepare: the agent's first order, for ``attempt``. gate: says when to connect, and when again.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
-    until it is lost, where the link can tell; self_fencing: the agent is to see that as well.
+    until it is lost, if the link can show that; self_fencing: the agent must check that as well.
     credit: output bytes that the agent may have under way. These are called from this thread: tell
     with events, output with (node, rank, stream, data), input_taken with (node, bytes that its
     readers of standard input have taken), on_heartbeat with the node when it gave a beat that
-    nobody waits for, on_silence with (node, since when it is not heard, None: it is).
+    we did not wait for, on_silence with (node, since when it is not heard, None: it is).
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class HostThread(threading.Thread):
         self._link: Link | None = None
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
-        self._beat = False  # it was just heard, and is to be answered
-        self._watched = False  # the link can tell whether the host's kernel answers
+        self._beat = False  # it was just heard, and must be answered
+        self._watched = False  # the link can show whether the host's kernel answers
         self._heard = 0.0  # when the last beat came
         self._unheard: float | None = None  # since when its kernel, which had all, does not
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -119,7 +119,7 @@ class HostThread(threading.Thread):
         self._closed = threading.Event()
         self._stopping = False  # nothing that happens from now on is news
         self._errors = bytearray()
-        self._ending: Ending | None = None  # as it was told
+        self._ending: Ending | None = None  # as it was reported
 
     # -- called by other threads ----------------------------------------------------
 
@@ -143,12 +143,12 @@ class HostThread(threading.Thread):
             self._wake()
 
     def again(self, prepare: bytes, attempt: int) -> None:
-        """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
+        """Have the agent prepare ``attempt``; its answer divides old frames from new frames."""
         self.intake.again(attempt)
         self.send(prepare)
 
     def finish(self) -> None:
-        """Let the agent end its part; after its answer the end of the link is no loss."""
+        """Let the agent end its part; after its answer the link may end without being a loss."""
         self.intake.is_finishing = True
         self.send(control("finish"))
 
@@ -166,7 +166,7 @@ class HostThread(threading.Thread):
     # -- the thread ---------------------------------------------------------------------
 
     def run(self) -> None:
-        """Connect and serve until the end; what goes wrong is one ``NodeLost``."""
+        """Connect and serve until the end; report an error as one ``NodeLost``."""
         link = None
         try:
             opened = self._connect()
@@ -197,7 +197,7 @@ class HostThread(threading.Thread):
             self._tell(ev.NodeLost(self.node, failure, self._ending, round(unheard, 1)))
 
     def _connect(self) -> Link | Failure:
-        """A link, or why there is none in the time that the gate gives."""
+        """A link, or the reason why none was opened in the time that the gate gives."""
         while True:
             attempt = self._gate.enter(self.node)
             if self._stopping:
@@ -230,7 +230,7 @@ class HostThread(threading.Thread):
         link.watch(self._wake)
 
     def _turn(self, link: Link, item: object) -> Failure | None:
-        """Do what ``item`` wants, and what is due; why the link is over, if it is."""
+        """Act on ``item``, and on due times; returns the failure if the link is over."""
         if item is _READABLE:
             self._readable, self.intake.is_held = False, True
         if self.intake.is_held and not self.intake.room(time.monotonic()):
@@ -256,8 +256,8 @@ class HostThread(threading.Thread):
         return None
 
     def _is_silent(self, link: Link) -> bool:
-        """Whether its kernel answers nothing. What is written now would only make the wait for its
-        end begin anew, and until then no beat counts as missed.
+        """Whether its kernel does not answer. If so do not write, since that would only restart the
+        wait for its end; until then no beat counts as missed.
         """
         now = time.monotonic()
         silent, has_all = link.silence()
@@ -272,7 +272,7 @@ class HostThread(threading.Thread):
         return False
 
     def _next_item(self) -> object:
-        """What is for us next, input when there is nothing else; None when something is due."""
+        """The next item, input if there is no other; None when something is due."""
         has_input = self._state != DEAF and not self._input.empty()
         now = time.monotonic()
         wait = 0.0 if has_input else max(0.0, min(self._due - now, self.intake.due(now)))
@@ -340,7 +340,7 @@ class HostThread(threading.Thread):
             self._on_heartbeat(self.node)
 
     def _expect_heartbeat(self) -> None:
-        """We have just been heard there; a beat is answered, so that one wake-up serves both."""
+        """The agent was just heard; we answer a beat, so that one wake-up serves both."""
         self._beat = False
         self._due = time.monotonic() + self._heartbeat * _LATE
 
@@ -355,7 +355,7 @@ class HostThread(threading.Thread):
         return len(data)
 
     def _last_errors(self, link: Link) -> bytes:
-        """What it said on standard error, with what a link holds of that; more may follow."""
+        """The host's standard error, with the rest in the link's buffer; more may follow."""
         for _ in range(_READS):
             if not self._read_errors(link):
                 break

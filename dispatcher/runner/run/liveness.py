@@ -1,7 +1,7 @@
-"""Signs of life on their way to the core: heartbeats, output, progress lines, samples.
+"""Activity on its way to the core: heartbeats, output, progress lines, samples.
 
-They are noted by the threads of hosts and sinks, and wake nobody: the loop asks for what has
-come before it lets the core judge who is late.
+The threads of hosts and sinks note it without waking the loop. The loop collects it before the core
+judges which hosts are late.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Heartbeats:
         self._last[node] = time.monotonic()
 
     def news(self, now: float) -> NodesHeard | None:
-        """Who gave a beat since the last call, and how long before ``now``; None: nobody."""
+        """The nodes with a beat since the last call, and how long ago; None if there are none."""
         last = self._last.copy()  # at once: others go on to note
         new = {node: when for node, when in last.items() if when != self._told.get(node)}
         self._told = last
@@ -42,7 +42,7 @@ class Heartbeats:
         return NodesHeard(tuple(new), ago) if new else None
 
 
-#: seconds in which others may follow the first host that falls silent, or is heard again
+#: seconds in which others may follow the first host that stops responding, or is heard again
 FOLD = 1.0
 
 
@@ -56,7 +56,7 @@ class Silences:
         self._least, self._most = least, most
         self._since: dict[int, float] = {}
         self._told: dict[int, float] = {}
-        self._when = math.inf  # to tell what is new
+        self._when = math.inf  # when to report what is new
 
     def note(self, node: int, since: float | None) -> None:
         """``node`` is not heard ``since`` then, None: it is; from its thread."""
@@ -71,7 +71,7 @@ class Silences:
         self._told.pop(node, None)
 
     def news(self, now: float) -> list[HostsSilent]:
-        """Who has fallen silent since the last call, and who is heard again."""
+        """The hosts that stopped responding since the last call, and that are heard again."""
         if not self._since and not self._told:
             return []
         since, told = self._since.copy(), self._told  # at once: others go on to note
@@ -92,7 +92,7 @@ class Silences:
 class Flow:
     """When ranks last wrote something; each number is written by one kind of threads only.
 
-    As long as output waits here because nobody takes it, the ranks count as writing.
+    While output waits here because the sinks do not take it, the ranks count as writing.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Flow:
         self._last_progress = time.monotonic()
 
     def news(self, now: float) -> list[tuple[float, bool]]:
-        """(seconds before ``now``, whether it was progress) of what came since the last call."""
+        """(seconds before ``now``, whether it was progress) of activity since the last call."""
         waits = sum(list(self._given.values())) > self._taken
         last, progress = now if waits else self._last, self._last_progress
         before, self._told = self._told, (last, progress)
@@ -125,12 +125,12 @@ class Flow:
         return found + ([(max(0.0, now - progress), True)] if progress > before[1] else [])
 
 
-#: bytes of a line that the pattern sees at once: longer ones are searched in pieces, each with the
-#: end of the last, since a pattern may take time by the square of what it sees
+#: bytes of a line that the pattern sees at once: longer lines are searched in pieces, each with the
+#: end of the last, since a pattern may take time by the square of its input
 MOST_PENDING, OVERLAP = 4 << 10, 512
 
 
-#: bytes of what a pattern found that are kept
+#: bytes kept of a pattern's match
 MOST_SHOWN = 80
 
 
@@ -146,7 +146,7 @@ class ProgressLine:
         self._rests: dict[tuple[int, int], bytes] = {}
 
     def begin(self) -> None:
-        """Ranks are about to be started: what those before them have left unfinished is no line."""
+        """Ranks are about to be started: drop unfinished lines of the ranks before them."""
         self._rests.clear()
 
     def feed(self, node: int, rank: int, stream: int, data: bytes) -> None:
@@ -172,15 +172,15 @@ class ProgressLine:
 
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage")
-#: and what finds out where ranks are
+#: and modules that find out where ranks are
 STACKS = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
 
 
 class Sampling:
-    """Orders agents to take samples: at the start of their ranks, or later when somebody looks.
+    """Orders agents to take samples: at the start of their ranks, or later when a client asks.
 
-    The one who samples also finds out where the ranks are, and begins anew for that. every: seconds
-    between two samples of a host; None until somebody wants some.
+    The sampler also finds out where the ranks are, and restarts for that. every: seconds between
+    two samples of a host; None until a client wants samples.
     """
 
     def __init__(self, every: float | None) -> None:
@@ -201,7 +201,7 @@ class Sampling:
                 self._order(host)
 
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
-        """Have ``host`` tell where its ranks are; see ``NodeStacks``."""
+        """Have ``host`` report where its ranks are; see ``NodeStacks``."""
         order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
         host.intake.turns.asked_for_stacks(ras=asked.ras)
         self._order(host, *STACKS, stacks=order)

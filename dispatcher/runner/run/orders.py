@@ -1,8 +1,8 @@
-"""The orders every agent gets, as frames: ``prepare``, ``start``, ``spawn``, those of PMI and PMIx.
+"""Makes the orders for agents, as frames: ``prepare``, ``start``, ``spawn``, and for PMI and PMIx.
 
-The plan decides what they hold, with what the hosts have said of themselves. What is the same for
-every node of a plan is made once (``@once_a_plan``): else a start would take time by the square of
-the nodes, on the one loop. The variables of PMIx are those that libpmix itself sets for its clients
+Their contents follow from the plan and from the hosts' reports. Parts that are the same for every
+node of a plan are made once (``@once_a_plan``): else a start would take time by the square of
+the nodes, on the one loop. The variables of PMIx are the same that libpmix sets for its clients
 (``PMIx_server_setup_fork``), with one port for all protocol versions.
 """
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
-    """``make``, which remembers what it made of the latest plan, told by identity."""
+    """``make`` with a cache of its result for the latest plan (the same object)."""
     latest: list[tuple[JobPlan, T]] = []
 
     @functools.wraps(make)
@@ -60,7 +60,7 @@ PARTS = (
 #: where to come, under the names by which versions 2 to 5 look
 URIS = tuple(f"PMIX_SERVER_URI{version}".encode() for version in ("2", "21", "3", "4", "41"))
 
-#: where Open MPI's ranks keep shared memory; killed ones would leave it in /dev/shm
+#: where Open MPI's ranks keep shared memory; killed ranks would leave it in /dev/shm
 SEGMENTS = tuple(
     f"OMPI_MCA_{part}_backing_directory" for part in ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
 )
@@ -74,7 +74,7 @@ def is_offered(plan: JobPlan) -> bool:
 def variables(
     plan: JobPlan, node: int, rank: int, kvs_name: str, folder: str | None
 ) -> dict[str, str]:
-    """What ``rank`` on ``node`` needs besides the place to come to, which its agent knows.
+    """The variables of ``rank`` on ``node``, without the address of PMI, which its agent knows.
 
     kvs_name: of its world. folder: the agent's own on its host, if the rank shares memory with
     others.
@@ -84,8 +84,8 @@ def variables(
         "PMIX_NAMESPACE": kvs_name,
         "PMIX_RANK": str(rank),
         "PMIX_HOSTNAME": hostnames(plan)[node],
-        # a server that tells no version is one of years ago to libpmix 3, and no rank finds what
-        # those of another world have put; what serves here is never older than the ranks' own
+        # libpmix 3 takes a server without a version for an old one, and no rank finds data that
+        # ranks of another world have put; our server is never older than the ranks' libpmix
         "PMIX_VERSION": "9.9.9",
         "PMIX_SECURITY_MODE": "native",
         "PMIX_BFROP_BUFFER_TYPE": "PMIX_BFROP_BUFFER_NON_DESC",
@@ -101,7 +101,7 @@ def variables(
 
 @once_a_plan
 def hostnames(plan: JobPlan) -> list[str]:
-    """A name for each node that PMIx can hold in a list; they are for people, and differ."""
+    """A name for each node that PMIx can hold in a list; the names are readable, and differ."""
     names: list[str] = []
     taken = set()
     for node in plan.nodes:
@@ -127,21 +127,21 @@ def _pmix(plan: JobPlan) -> bytes:
 
 
 def _joined(base: bytes, own: Mapping[str, object], **packed: bytes) -> bytes:
-    """A control frame of a dict that was packed before, and of what is only this host's, which
-    ``packed`` has packed, too.
+    """A control frame of a dict that was packed before, and of one host's fields; ``packed`` are
+    fields that are packed already.
     """
     fields = b"".join(pack(name) + value for name, value in packed.items())
     return encode(CONTROL, base[:-1] + fields + pack(own)[1:])
 
 
 def world_order(plan: JobPlan, world: World, node: int, kvs_name: str) -> bytes:
-    """The order to let the ranks of ``node`` meet with those of ``world``, as a frame."""
+    """The order to let the ranks of ``node`` meet with the ranks of ``world``, as a frame."""
     known = _of_world(plan, world, kvs_name)
     return _joined(known.met, {"node": known.nodes.get(node)})
 
 
 class _OfWorld:
-    """What the orders about ``world`` have for every node: made once, by the latest of them."""
+    """The part of the orders about ``world`` that is the same for every node: made once."""
 
     def __init__(self, plan: JobPlan, world: World, kvs_name: str) -> None:
         self.of = plan, world, kvs_name
@@ -176,7 +176,7 @@ def prepare_order(
 ) -> bytes:
     """The agent's first order, as a frame: what to be, and what to look at before a start.
 
-    head: whether ranks will meet there, so that a port is kept free.
+    head: whether ranks will meet on that host, so that a port is kept free.
     """
     host = place.host
     watched = plan.restarts.progress_file
@@ -230,7 +230,7 @@ def _further(plan: JobPlan, host: Host, parts: Sequence[PartPlan]) -> dict[str, 
 
 
 def _needed(plan: JobPlan, host: Host, part: PartPlan) -> dict[str, bytes]:
-    """What must be on ``host`` for the ranks of ``part``."""
+    """The files that must be on ``host`` for the ranks of ``part``."""
     program = part.program
     if program.kind != "command":
         check = {"program": raw(host.python or part.python)}
@@ -245,7 +245,7 @@ def _path(part: PartPlan, host: Host) -> bytes | None:
 
 
 def _parts(plan: JobPlan) -> list[str]:
-    """What the agents need for this plan beyond what every run needs."""
+    """The modules that agents need for this plan beyond those of every run."""
     by_port = plan.mpi != "none" and plan.pmi_port
     wanted = {
         "agent.rank_stdin": plan.stdin != "none",
@@ -269,7 +269,7 @@ def bindings_of(plan: JobPlan, node: int, facts: Facts) -> list[Binding]:
 
 
 def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
-    """What is to be told of ``bindings_of``; None for nothing."""
+    """A report on ``bindings_of``; None if there is nothing to report."""
     is_asked = plan.bind_to not in ("auto", "none") or bool(plan.mapping.within or plan.names_cpus)
     untold = plan.bind_to == "none" or (facts.topology is None and not is_asked)
     if untold and not plan.report_bindings:
@@ -282,12 +282,12 @@ def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
 def start_order(
     plan: JobPlan, node: int, facts: Facts, addr: str, port: int, kvs_name: str, restart: int = 0
 ) -> bytes:
-    """The order to spawn the node's ranks; what their environments share is sent once."""
+    """The order to spawn the node's ranks; variables that all ranks share are sent once."""
     members = plan.nodes[node].ranks
     environments = []
     words = []
     bound_to, folder = bindings_of(plan, node, facts), facts.error_folder
-    # what a lone rank starts, as another launcher, makes its shared memory where it likes
+    # a lone rank may be another launcher, whose ranks make their shared memory where they like
     segments = folder if plan.world_size > 1 else None
     hostname = addr if node == 0 else next(iter(facts.addresses), None)
     for rank, binding in zip(members, bound_to, strict=True):
@@ -335,7 +335,7 @@ def start_order(
 
 @once_a_plan
 def _starts(plan: JobPlan) -> dict[str, bytes]:
-    """What orders to start have for every node, packed, by the name of the ranks' key space."""
+    """The packed part of start orders that is equal for all nodes, by the ranks' key space."""
     return {}
 
 
@@ -346,7 +346,7 @@ def _gpus(node: NodePlan, facts: Facts) -> int:
 def _place(
     plan: JobPlan, rank: int, facts: Facts, addr: str, port: int, restart: int
 ) -> dict[str, object]:
-    """The values of the placeholders for the one process of a node."""
+    """The values of the placeholders for the only process of a node."""
     node = plan.nodes[plan.ranks[rank].node]
     return {
         **world(plan, _gpus(node, facts) or 1),
@@ -376,7 +376,7 @@ def query_order(action: QueryInside) -> bytes:
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
-    """What an agent's PMI server must know of the job."""
+    """The description of the job for an agent's PMI server."""
     return {
         "world": 0,
         "first": 0,
@@ -393,7 +393,7 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
 
 
 def _apps(plan: JobPlan) -> dict[str, list[int]]:
-    """The ranks of each program in turn, of several: MPI_APPNUM is its place there."""
+    """The ranks of each program in turn, if there are several; the place is MPI_APPNUM."""
     return {"apps": [part.size for part in plan.parts]} if plan.parts else {}
 
 
@@ -404,19 +404,19 @@ def _mapping(plan: JobPlan) -> bytes:
 
 @once_a_plan
 def universe(plan: JobPlan) -> int:
-    """How many ranks the hosts have room for, spawned ones included: MPI_UNIVERSE_SIZE."""
+    """How many ranks the hosts have room for, spawned ranks included: MPI_UNIVERSE_SIZE."""
     return sum(max(len(node.slots), len(node.ranks)) for node in plan.nodes)
 
 
 @functools.cache
 def hook() -> bytes:
-    """The source of what ranks run in Python load first; see ``dispatcher.remote.rank``."""
+    """The source of the module that ranks in Python load first; see ``dispatcher.remote.rank``."""
     with open(payload.path_of("rank.sitecustomize"), "rb") as file:
         return file.read()
 
 
 def _common(environments: Sequence[Mapping[str, str]]) -> tuple[bytes, list[bytes]]:
-    """What all ``environments`` share, and what each has of its own, packed."""
+    """The variables that all ``environments`` share, and the rest of each, packed."""
     shared = set(environments[0].items()).intersection(*(env.items() for env in environments[1:]))
     common = dict(item for item in environments[0].items() if item in shared)
     own = [
@@ -485,7 +485,7 @@ def _asked_for(segment: Segment) -> dict[str, str]:
 
 
 def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
-    """What the agents' PMI servers must know of the world.
+    """The description of the spawned world for the agents' PMI servers.
 
     Its nodes are numbered from 0: MPICH takes a 0 inside a mapping for the place to begin again.
     """
@@ -510,5 +510,5 @@ def _is_python(program: bytes) -> bool:
     return os.path.basename(program).startswith((b"python", b"pypy"))
 
 
-#: what no rank gets of its host's environment: names, and beginnings of names
+#: variables of its host that no rank gets: names, and beginnings of names
 SCRUB = [raw(name) for name in SCRUB_NAMES] + [raw(prefix) + b"*" for prefix in SCRUB_PREFIXES]

@@ -1,4 +1,4 @@
-"""Reports on their way in: how fast, how many may wait, what is in turn, which notices pass.
+"""Limits the reports of a host: how fast, how many may wait, which are in turn, which notices pass.
 
 Reports need no credit, so a host that lies could fill our memory: docs/design/security.md has the
 bounds of ``Quota``, ``Turns`` and ``Notices``.
@@ -18,10 +18,10 @@ from dispatcher.model.names import size
 from dispatcher.runner.run.reports import ReportError
 
 #: what a report counts beside its bytes, in bytes; and a second of reading it, which is a third of
-#: what it takes on its whole way: so ``RATE`` is a twentieth of a core
+#: the time of its whole way: so ``RATE`` is a twentieth of a core
 REPORT, SECOND = 2 << 10, 64 << 20
-#: times its bytes that this time counts at most, of which the dearest report takes a quarter: our
-#: collection of garbage falls into the time of whoever is read then, and may take seconds
+#: times its bytes that this time counts at most, of which the dearest report takes a quarter. Our
+#: garbage collection falls into the time of the report that is read then, and may take seconds
 DEAREST = 64
 #: bytes a second that pass for ever, and how many may come at once
 RATE, BURST = 1 << 20, 4 << 20
@@ -34,7 +34,7 @@ GROWTH, MOST_WAITING = 8, 8 << 20
 
 
 class Quota:
-    """What one host may say besides output. ``done`` is called by the sinks' thread."""
+    """The reports that one host may send besides output. The sinks' thread calls ``done``."""
 
     def __init__(self) -> None:
         self._level, self._at = 0.0, 0.0
@@ -47,7 +47,7 @@ class Quota:
         self._lock = threading.Lock()
 
     def said(self, what: str, nbytes: int, now: float, took: float = 0.0) -> None:
-        """``what`` came, of so many bytes. took: seconds of a core to read it.
+        """Count a report of kind ``what``. took: seconds of a core to read it.
 
         Raises: ReportError if it has been too much for long.
         """
@@ -66,7 +66,7 @@ class Quota:
             )
 
     def told(self, event: ev.Event, nbytes: int) -> None:
-        """``event``, made of so many bytes, is on its way to the sinks."""
+        """Count ``event``, made from ``nbytes`` bytes, as on its way to the sinks."""
         with self._lock:
             self._waiting.append((event, GROWTH * nbytes + REPORT))
             self._size += self._waiting[-1][1]
@@ -111,7 +111,7 @@ _FEW: dict[type[ev.Event], int] = {
 
 
 class Turns:
-    """What an agent has said of the present attempt, and what it was asked for."""
+    """The agent's reports about the present attempt, and the orders that it may answer."""
 
     def __init__(self) -> None:
         self._seen: set[tuple[type[ev.Event], int]] = set()
@@ -120,17 +120,17 @@ class Turns:
         self._may_tell_ras = False
 
     def asked_for_stacks(self, *, ras: bool) -> None:
-        """Stacks may come once; ras: with what NCCL's RAS says."""
+        """Let stacks come once; ras: with an answer of NCCL's RAS."""
         self._n_asked += 1
         self._may_tell_ras |= ras
 
     def begin(self) -> None:
-        """Another attempt: all may be said again."""
+        """Begin another attempt, in which all reports may come again."""
         self._seen.clear()
         self._few.clear()
 
     def check(self, event: ev.Event) -> None:
-        """Note ``event``. Raises: ReportError if it cannot be, after what was said and asked."""
+        """Note ``event``. Raises: ReportError if it is impossible after the reports and orders."""
         if isinstance(event, (ev.RankSpawned, ev.RankFailedToStart)):
             self._once(ev.RankSpawned, event.rank, event.name)
         elif isinstance(event, _ONCE):
@@ -141,10 +141,10 @@ class Turns:
                 raise ReportError(f"{event.name} more often than it can be")
         elif isinstance(event, NodeStacks):
             if not self._n_asked:
-                raise ReportError("stacks that nobody asked for")
+                raise ReportError("stacks that were not asked for")
             self._n_asked -= 1
             if event.ras and not self._may_tell_ras:
-                raise ReportError("what RAS says, which nobody asked for")
+                raise ReportError("an answer of RAS, which was not asked for")
 
     def _once(self, kind: type[ev.Event], rank: int, name: str) -> None:
         if (kind, rank) in self._seen:
@@ -164,7 +164,7 @@ class Notices:
         self._left_out = 0
 
     def passed(self, node: int, events: Sequence[ev.Event], now: float) -> list[ev.Event]:
-        """What of ``events`` is told, and how many were left out before it."""
+        """The ``events`` to pass on, with the number of notices left out before."""
         found: list[ev.Event] = []
         for event in events:
             if not isinstance(event, (ev.NodeNoticed, mpi_events.PmiWaiting)):
@@ -180,7 +180,7 @@ class Notices:
         return found
 
     def left_out(self, node: int) -> list[ev.Event]:
-        """How many notices were left out since this was last told, if any were."""
+        """A notice with the number of notices left out since the last, if any were."""
         count, self._left_out = self._left_out, 0
         what = "notice was" if count == 1 else "notices were"
         return [ev.NodeNoticed(node, f"{count:,} more {what} left out")] if count else []

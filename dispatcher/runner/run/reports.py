@@ -24,14 +24,14 @@ BODY_LIMIT = 1 << 20
 #: values in one report; a sample of 4096 ranks has 40,000
 MOST_VALUES = 1 << 16
 TEXT_LIMIT = 4096
-#: characters of what a host says in words of its own
+#: characters of a host's text for the user
 WORDS_LIMIT = 400
 #: bytes of a value that is published by PMIx
 VALUE_LIMIT = 256 << 10
 LIST_LIMIT = 4096
 #: characters of a host's name: Linux has 64 bytes for it, DNS 253
 MOST_NAME = 255
-#: addresses of a host, all of which every other host may have to try; an agent tells 32
+#: addresses of a host, all of which every other host may have to try; an agent sends 32
 MOST_ADDRESSES = 64
 #: a GPU's index at most, and a NUMA node's
 MOST_GPU = MOST_NODE = 1 << 10
@@ -46,7 +46,7 @@ class ReportError(ValueError):
 
 
 def read(node: int, ranks: frozenset[int], body: bytes) -> list[ev.Event]:
-    """The events that one control frame of ``node``, which was given ``ranks``, tells.
+    """Read one control frame of ``node``, which was given ``ranks``; returns its events.
 
     Raises: ReportError.
     """
@@ -88,7 +88,7 @@ class Fields:
         return _text(self._fields.get(name), name)
 
     def words(self, name: str, most: int = WORDS_LIMIT) -> str:
-        """The field, a text for people; a longer one is cut, and says how much more it is."""
+        """The field, a text for the user; a long text is cut, with a note on the rest's size."""
         text = self.text(name)[:most]
         more = len(self._fields[name]) - len(text)
         return f"{text} ... ({more:,} more characters)" if more else text
@@ -218,7 +218,7 @@ def _addresses(facts: Fields) -> tuple[str, ...]:
         for each in found:
             inet_pton(AF_INET6 if ":" in each else AF_INET, each)
     except (OSError, ValueError):
-        raise ReportError("addresses: not numeric ones") from None
+        raise ReportError("addresses: not numeric") from None
     return found
 
 
@@ -331,7 +331,7 @@ def _stacks(fields: Fields, node: int) -> list[ev.Event]:
         ranks.append(mon.RankStack(fields.own(rank), pid, state, how, text))
     for item in fields.items("flights"):
         rank, path, size, data = _row(item, (int, str, int, bytes))
-        if rank in flights:  # each has one file
+        if rank in flights:  # each rank has one file
             raise ReportError("flights: a rank twice")
         flights[rank] = mon.Flight(fields.own(rank), path[:TEXT_LIMIT], size, data)
     number, ras = fields.integer("number"), fields.bytes("ras", STACK_LIMIT)

@@ -1,7 +1,7 @@
 """The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
 
-docs/design/threads.md names the others; all are started and joined here. To be told of signals
-the loop must run in the main thread.
+docs/design/threads.md names the other threads; all are started and joined here. The loop must run
+in the main thread to get signals.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FAILED_LIMIT = 3.0
 
 #: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
 OVERSLEPT = 1.0
-#: seconds that the user is told of: without a word from a host, and of our own sleep
+#: seconds after which the user gets a note: of a host's silence, and of our own sleep
 SILENT = 5.0
 
 HANDLED = (
@@ -59,9 +59,9 @@ HANDLED = (
 class Runner(EventLoop):
     """Carries out one run of ``plan``.
 
-    transport_for: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
-    check_orphans: carries out a ``CheckOrphans``. resend: sends the working folder once more, and
-    tells. Both return at once. agent_python: the interpreter to try first for the agent.
+    transport_for: host -> the way to reach it. sinks: get events. check: see ``AttemptMachine``.
+    check_orphans: carries out a ``CheckOrphans``. resend: sends the working folder again, and
+    reports. Both return at once. agent_python: the interpreter to try first for the agent.
     sample_every: seconds between two samples of the ranks.
     """
 
@@ -110,7 +110,7 @@ class Runner(EventLoop):
         lost = plan.limits.kernel_silence
         self._silences = Silences(min(SILENT, lost / 3), lost)
         self._hosts: dict[int, HostThread] = {}
-        self._threads: list[HostThread] = []  # and those of links to them that were lost
+        self._threads: list[HostThread] = []  # of all hosts' links, lost links included
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.fanout, plan.limits.connect_timeout)
         self._token = os.urandom(16)
@@ -127,11 +127,11 @@ class Runner(EventLoop):
 
     @property
     def plan(self) -> JobPlan:
-        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        """The present plan: closed once the hosts' GPUs were counted."""
         return self._run.plan
 
     def home(self, rank: int) -> tuple[int, int]:
-        """Number of the host where ``rank``, spawned or not, runs or ran, and its number there."""
+        """Number of the host where ``rank``, spawned or not, runs or ran, and its number on it."""
         return self._run.home(rank)
 
     def host_of(self, rank: int) -> str:
@@ -144,11 +144,10 @@ class Runner(EventLoop):
         handled: Sequence[signal.Signals] = HANDLED,
         known: Sequence[ev.Event] = (),
     ) -> Verdict:
-        """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
+        """Run to the end; the verdict. With a verdict given nothing is run; the sinks get it.
 
-        handled: the signals that are the run's; () outside the main thread. known: what had
-        happened before, for the sinks. Every thread has ended by then, but those nobody can wait
-        for.
+        handled: the signals that are the run's; () outside the main thread. known: earlier events,
+        for the sinks. At the return every thread has ended, except threads that hang.
         """
         self._began = time.monotonic()
         self._feed.start()
@@ -160,7 +159,7 @@ class Runner(EventLoop):
                 if verdict is None:
                     self._do(self._run.begin(self._began))
                 else:
-                    self._asks_to_leave()  # whoever did before is answered by the verdict
+                    self._asks_to_leave()  # a client that asked before gets the verdict
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():
@@ -174,7 +173,7 @@ class Runner(EventLoop):
                 for host in self._threads:
                     host.close()
                 join([(host, host.break_off) for host in self._threads], JOIN_LIMIT)
-                # after a bug of ours nobody may be there to be waited for, or to ask us to leave
+                # after an exception in dispatch nothing may end the wait, or ask us to leave
                 late = time.monotonic() + FAILED_LIMIT if self._verdict is None else math.inf
                 self._feed.finish(lambda: self._asks_to_leave() or time.monotonic() > late)
         return self._verdict
@@ -189,13 +188,13 @@ class Runner(EventLoop):
 
     def _step(self) -> None:
         arrived = self._wait(self._machine.next_deadline())
-        if self._overslept > OVERSLEPT:  # our other threads have yet to take what came meanwhile
-            self._tell_beats()  # of before, which were to be followed by others in their time
+        if self._overslept > OVERSLEPT:  # our other threads must first take what came in that time
+            self._tell_beats()  # older beats, after which others were due in their time
             self._machine.extend_deadlines(self._overslept)
         if self._slept > SILENT:
             self._observe(ev.LauncherSlept(round(self._slept, 1)))
         self._tell_flow()  # a sample that arrived is judged by the output that came before it
-        # what has arrived goes before what is due, so that nobody is late for our own delay
+        # arrived events go before due ones, so that our own delay makes no host late
         for event in arrived:
             if self._verdict is None:
                 self._observe(event)
@@ -210,13 +209,13 @@ class Runner(EventLoop):
             self._do(self._machine.tick(now))
 
     def _tell_beats(self) -> None:
-        """Heartbeats are no events, so they are told when the core would else miss them."""
+        """Pass on heartbeats, which are not events, before the core would miss them."""
         beats = self._beats.news(time.monotonic())
         if beats is not None:
             self._observe(beats)
 
     def _tell_flow(self) -> None:
-        """Output is no event, so it is told when the core would else think that there was none."""
+        """Pass on output, which is not an event, before the core would find that there is none."""
         now = time.monotonic()
         if self._flow is not None and self._machine.is_quiet(now):
             from dispatcher.core.events.monitor_events import OutputSeen

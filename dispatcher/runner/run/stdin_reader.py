@@ -27,9 +27,9 @@ JOIN_LIMIT = 0.2
 
 
 class StdinReader:
-    """Reads ``fd`` for a run and hands frames to ``send(node, frame)``, from a thread of its own.
+    """Reads ``fd`` for a run and hands frames to ``send(node, frame)``, from its own thread.
 
-    ``observe`` must see every event of the run; ``taken`` is called with credit. tell: takes an
+    ``observe`` must get every event of the run; ``taken`` is called with credit. tell: takes an
     event.
     """
 
@@ -43,7 +43,7 @@ class StdinReader:
         self._readers: dict[int, set[int]] = {}  # node -> ranks that still read
         self._taken: dict[int, int] = {}  # node -> bytes taken by all its readers
         self._left: dict[int, int] = {}  # rank that reads no more -> bytes it has read
-        self._total = 0  # bytes read here
+        self._total = 0  # bytes that this end has read
         self._closed = False
         self._wake_in, self._wake = os.pipe()
         os.set_blocking(self._wake_in, False)
@@ -77,7 +77,7 @@ class StdinReader:
         self._poke()
 
     def close(self) -> list[ev.Event]:
-        """Read no more; what there is to say about bytes that nobody took. Idempotent."""
+        """Read no more; returns events about bytes that no rank took. Idempotent."""
         if self._closed:
             return []
         self._closed = True
@@ -138,7 +138,7 @@ class StdinReader:
                 return
 
     def _credit(self) -> int | None:
-        """Bytes that may be read now; None when nobody is left to read them."""
+        """Bytes that may be read now; None when no reader is left."""
         with self._lock:
             if self._closed or not self._taken:
                 return None
