@@ -136,11 +136,11 @@ def test_what_a_host_says_a_few_times(event: ev.Event) -> None:
 
 def test_stacks_are_answers() -> None:
     turns, stacks = Turns(), NodeStacks(3, 1, (), b"", (), (), ())
-    with pytest.raises(ReportError, match="nobody asked for"):
+    with pytest.raises(ReportError, match="stacks that were not asked for"):
         turns.check(stacks)
     turns.asked_for_stacks(ras=False)
     turns.check(stacks)
-    with pytest.raises(ReportError, match="nobody asked for"):
+    with pytest.raises(ReportError, match="stacks that were not asked for"):
         turns.check(stacks)
 
 
