@@ -39,9 +39,23 @@ if TYPE_CHECKING:
 #: other launchers' names for our options; ``plan.compat`` has more
 FOREIGN = {
     "gpus": "nproc-per-node", "gpus-per-node": "nproc-per-node", "host": "hosts",
-    "machinefile": "hostfile", "main-process-ip": "master-addr", "nodelist": "hosts",
+    "main-process-ip": "master-addr", "nodelist": "hosts",
     "nodes": "nnodes", "nproc": "nproc-per-node", "ntasks": "np",
     "ntasks-per-node": "nproc-per-node", "slots": "nproc-per-node",
+    "timeout": "time-limit command-timeout",
+}  # fmt: skip
+#: options of pdsh and clush that dsx has not -> what to do
+_PDSH_CLUSH = {
+    "-A": "-a", "-G": "without -G", "-d": "-v",
+    "-M": "without -M", "-Q": "-q", "-k": "--max-fail 1",
+    "-i": "without -i  # names are taken as they are", "-j": "-w \"$(squeue -hj JOB -o %N)\"",
+    "-m": "--sudo, for clush's -m sudo", "-s": "-w @SOURCE:GROUP, for clush's -s SOURCE -g GROUP",
+    "-O": "dispatch config --help  # where defaults are kept",
+    "--axis": "without --axis", "--conf": "DISPATCH_CONFIG=FILE dsx ...  # a dispatch.toml",
+    "--groupbase": "without --groupbase", "--groupsconf": "CLUSTERSHELL_CFGDIR=DIR dsx ...",
+    "--groupsource": "-w @SOURCE:GROUP", "--option": "dispatch config --help",
+    "--options": "--ssh-config FILE  # options of ssh", "--regroup": "without --regroup",
+    "--remote": "without --remote", "--topology": "--fanout-tree",
 }  # fmt: skip
 #: options of scp, pdcp and rsync; ``put`` and ``get`` always behave so
 NEEDLESS = {
@@ -112,8 +126,11 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
     command, ours, why = context.command.name or "", _names(context.command), "no such option"
     if command in ("get", "put") and name in NEEDLESS:
         return UnknownOption(f"{name}: {why}: {NEEDLESS[name]}", hint=f"without {name}")
-    near = f"--{FOREIGN.get(name[2:].replace('_', '-'))}" if name.startswith("--") else None
-    if near not in ours:
+    if command == "dsx" and name in _PDSH_CLUSH:
+        return UnknownOption(f"{name}: {why} here", hint=_PDSH_CLUSH[name])
+    known = FOREIGN.get(name[2:].replace("_", "-"), "") if name.startswith("--") else ""
+    near = next((f"--{one}" for one in known.split() if f"--{one}" in ours), None)
+    if near is None:
         if hint := _translated(name, context):
             return UnknownOption(f"{name}: {why}", hint=hint)
         # the short name of another command's option may be ours by its long name
@@ -128,9 +145,19 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
             have = "has" if len(takers) == 1 else "have"
             return UnknownOption(f"{name}: {why} here; {others} {have} it", hint=help_line)
         near = near or (nearest(name, long) if len(name) > 2 else None)
+        if near is not None and _turned(name, near, context):
+            near = None
     if near is None:
         return UnknownOption(f"{name}: {why}", hint=help_line)
     return UnknownOption(f"{name}: {why}", hint=_valued(name, near, context.obj or ()) + MEANT)
+
+
+def _turned(name: str, near: str, context: click.Context) -> bool:
+    """Whether ``near`` says the opposite of ``name``, or is a flag where ``name`` has a value."""
+    option = next(one for one in context.command.params if near in one.opts)
+    valued = any(word.startswith(f"{name}=") for word in context.obj or ())
+    is_flag = isinstance(option, click.Option) and option.is_flag
+    return name.startswith("--no") != near.startswith("--no") or (is_flag and valued)
 
 
 def _names(command: click.Command) -> dict[str, str]:
@@ -161,7 +188,7 @@ def _translated(name: str, context: click.Context) -> str | None:
     """Another launcher's option ``name`` in the words of ``run``; None for no such one."""
     words = list(context.obj or ())
     flags = [word.partition("=")[0].replace("_", "-") for word in words]
-    if context.command.name != "run" or len(name) == 2 or name not in flags:
+    if context.command.name != "run" or name not in flags:
         return None
     from dispatcher.plan import compat  # for mistakes only
 
@@ -169,8 +196,11 @@ def _translated(name: str, context: click.Context) -> str | None:
         found = compat.of_launcher(words[flags.index(name) :])
     except UsageError as error:
         return error.hint
-    if found is None:
+    if found is None or any(value[:1] == "-" for value in found.written[1:]):
         return None
+    behind = words[flags.index(name) + 1 :]
+    if len(name) == 2 and len(found.written) == 1 and behind and behind[0][:1] != "-":
+        return None  # it may have a value
     words = [hidden(word) if " " not in word else "..." for word in found.words]
     new = shlex.join(words) or f"without {name}"
     return f"{new}  # {found.why}" if found.why else new + MEANT
@@ -184,8 +214,11 @@ def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str)
     who = place or option or help_line.split()[1]
     why = f"{who}: {shown(error.value)} is not one of: {', '.join(error.choices)}"
     near = nearest(error.value, error.choices)
+    if option == "--worker":
+        return UsageError(why, hint="--rsh COMMAND, for a way of your own")
     if near is None:
-        return UsageError(why, hint=help_line)
+        hint = option and _translated(option, click.get_current_context())
+        return UsageError(why, hint=hint or help_line)
     return UsageError(why, hint=f"{'' if place else option} {near}{MEANT}".strip())
 
 

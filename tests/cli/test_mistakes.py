@@ -105,6 +105,27 @@ def asked(
          "-ppn: not an option of one program of several",
          "--hostfile, --hosts, --np, --nproc-per-node, --module, --no-python, --python, --chdir, "
          "--export, --env-file"),
+        ("dispatch -H n1 -i n1:0 a.py", "-i: no such option", f"--include n1:0{MEANT}"),
+        ("dispatch -H n1 -e n2 a.py", "-e: no such option", f"--exclude n2{MEANT}"),
+        ("dispatch -f hf a.py", "-f: no such option", f"-H hf{MEANT}"),
+        ("dispatch -H n1 -N 1 a.py", "-N: no such option", f"--nproc-per-node 1{MEANT}"),
+        ("dispatch -H n1 -c 2 a.py", "-c: no such option", f"--np 2{MEANT}"),
+        ("dispatch -t 3 -H n1 a.py", "-t: no such option",
+         "without -t  # every line is shown; --log-dir keeps them all"),
+        ("dispatch -l -H n1 a.py", "-l: no such option", "without -l  # as dispatch does"),
+        ("dispatch -H n1 -wd /tmp a.py", "-wd: no such option", f"--chdir /tmp{MEANT}"),
+        ("dispatch -H n1 --timeout 10 a.py", "--timeout: no such option",
+         f"--time-limit 10{MEANT}"),
+        ("dispatch exec -w n1 --timeout 10 true", "--timeout: no such option",
+         f"--command-timeout 10{MEANT}"),
+        ("dispatch -H n1 --launcher pdsh a.py", "--launcher: 'pdsh' is not one of: dispatch, "
+         "torchrun, accelerate, deepspeed, lightning, llamafactory-cli",
+         "without --launcher  # dispatch is the launcher"),
+        # never the opposite, nor a flag for what has a value, nor an option as a value
+        ("dispatch -H n1 --nooversubscribe a.py", "--nooversubscribe: no such option",
+         "dispatch --help"),
+        ("dispatch exec -w n1 --stdn=x true", "--stdn: no such option", "dispatch exec --help"),
+        ("dispatch -s -np 2 -H n1 a.py", "-s: no such option", "dispatch --help"),
         # a short name of exec's, in a run
         ("dispatch -H n1 -l me a.py", "-l: no such option", f"--user{MEANT}"),
         ("dispatch -H n1 -p2222 a.py", "-p: no such option", f"--ssh-port{MEANT}"),
@@ -161,7 +182,7 @@ def test_what_may_be_meant(asked: Asked, folder: Path, line: str, said: str, hin
 
 def test_names_of_others_are_not_ours_but_mean_what_is_ours() -> None:
     ours = {name[2:] for one in load("run").params for name in one.opts}
-    assert set(mistakes.FOREIGN.values()) <= ours
+    assert {one.split()[0] for one in mistakes.FOREIGN.values()} <= ours
     assert not set(mistakes.FOREIGN) & ours
     assert {meant.split()[0] for meant in mistakes._ELSEWHERE.values()} <= set(COMMANDS)
     assert not set(mistakes._ELSEWHERE) & {*COMMANDS, "help"}

@@ -1,15 +1,17 @@
 """``dsx``: commands on many hosts with the options of pdsh and clush, as a short command.
 
 It is ``dispatch exec``, ``put`` with ``--copy``, ``get`` with ``--rcopy``, and ``shell`` without a
-command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; where they differ, what it
-means to clush, except ``-o``, which is pssh's.
+command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; docs/guides/exec.md lists
+what differs. As there, and with ssh, the words of a command are joined for the hosts' shell.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+import random
+from typing import Any, Literal
 
+from dispatcher.cli import say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import (
     Kind,
@@ -21,22 +23,23 @@ from dispatcher.cli.options.declaration import (
     option,
     replace,
 )
-from dispatcher.cli.options.host_options import SendOptions
+from dispatcher.cli.options.host_options import SendOptions, find_hosts, login
 from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
+from dispatcher.plan.exec_plan import spelled
 
 
 class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     """Run COMMAND once on every host, as pdsh and clush do; without COMMAND, ask for commands.
 
-    One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
-    ssh. Several words are a program and its arguments, which get there as they stand.
+    All words together are text for the shell /bin/sh there, as with pdsh, clush and ssh. (dispatch
+    exec takes several words as they stand.)
 
     The letters are those of pdsh and clush. The rest is dispatch exec.
     """
 
     examples = (
-        ("dsx -w 'n[1-3]' uname -r", "a command and its arguments"),
+        ("dsx -w 'n[1-3]' uname -r", "a command"),
         ("dsx -bg gpu 'df -h | tail -1'", "hosts of a group; the same answer once"),
         ("dsx -a -f 4 -- systemctl restart munge", "all groups, 4 hosts at a time"),
         ("dsx -w 'n[1-3]' --copy node.conf --dest /etc/", "a file to all hosts"),
@@ -47,6 +50,7 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     )  # fmt: skip
 
     words: tuple[str, ...] = argument(last=True, metavar="[--] [COMMAND] [ARGS]...")
+    joined = True
     everyone: bool = option("-a", "--all", help="Take the hosts of all groups: -w '@*'.")
     group: tuple[str, ...] = option(
         "-g",
@@ -58,6 +62,21 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         "--exclude-group",
         metavar="NAME[,NAME]...",
         help="Leave the hosts of these groups out: -x @NAME. May be repeated.",
+    )
+    pick: int | None = option(metavar="N", help="Take N of the hosts, by chance.")
+    worker: Literal["ssh"] = option(
+        "-R", "--worker", default="ssh", section="Connections", help="Reach hosts by ssh, as ever."
+    )
+    color: Literal["auto", "never"] = option(
+        default="auto", section="Output", help="Show no colours (never)."
+    )
+    quiet: bool = option(section="Output", help="Show no progress on a terminal.")
+    needless: bool = option(
+        "-r", "--progress", section="Output", help="Copy folders whole, show progress: as ever."
+    )
+    version: bool = option("-V", section="Other", help="Show the version and exit.")
+    dry_run: bool = option(
+        "-q", "--dry-run", section="Other", help="Show what would be done where, and contact none."
     )
     fanout: int | None = option(
         metavar="N", section="Limits", help="Connect to at most N hosts at once.", usual="64"
@@ -91,12 +110,15 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         section="Files",
         metavar="PATH",
         help="Where they are copied to, with --copy or --rcopy.",
-        usual="the folder of the first file",
+        usual="the folder of each file",
     )
 
 
 #: options that are done with here, in every mode
-_HERE = ("words", "everyone", "group", "left_out", "copy", "rcopy", "dest")
+_HERE = (
+    "words", "everyone", "group", "left_out", "copy", "rcopy", "dest", "pick", "worker", "color",
+    "needless",
+)  # fmt: skip
 #: those that ask a copy, or a prompt, for nothing that it does not do: it has no standard input,
 #: a copy no output either, and its exit code tells of each failure
 _NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code")
@@ -104,6 +126,13 @@ _NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_co
 
 def run(options: DsxOptions) -> int:
     """Do what the options say; the exit code. Raises: UsageError before any host is touched."""
+    if options.version:
+        from dispatcher import __version__
+
+        print(f"dispatch {__version__}")
+        return 0
+    if options.color == "never":
+        os.environ["NO_COLOR"] = "1"
     options = _aimed(options)
     if options.copy and options.rcopy:
         raise ConflictingOptions("--copy and --rcopy exclude each other")
@@ -118,6 +147,8 @@ def run(options: DsxOptions) -> int:
     from dispatcher.cli.exec import run_exec
 
     _as(options, ExecOptions, "")
+    if options.percent and options.words and "%h" not in " ".join(options.words):
+        say("note: -P replaces %h, %n and %u in the command; progress is shown without it")
     return run_exec.run(options)
 
 
@@ -134,6 +165,14 @@ def _aimed(options: DsxOptions) -> DsxOptions:
     if excluded:
         set_typed("excluded", "-x, -X" if typed("excluded") else "-X")
         options = replace(options, excluded=(*options.excluded, *excluded))
+    if options.pick is not None:
+        hosts = find_hosts(options, say)
+        picked = set(random.sample(range(len(hosts)), min(options.pick, len(hosts))))
+        named = zip(hosts, spelled(hosts, *login(options)), strict=True)
+        lists = [name or f"{host.name} port={host.port}" for host, name in named]
+        set_typed("lists", "--pick")
+        chosen = tuple(name for n, name in enumerate(lists) if n in picked)
+        options = replace(options, hostfile=(), lists=chosen, excluded=())
     return options
 
 
@@ -152,24 +191,20 @@ def _as(options: DsxOptions, kind: type[Kind], why: str, **changes: Any) -> Kind
 
 
 def _copied(options: DsxOptions) -> int:
-    """``--copy`` or ``--rcopy``: among the words ``--dest`` may stand, as with clush."""
-    words, dest = list(options.words), options.dest
-    for at, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name == "--dest" and (equals or at + 1 < len(words)):
-            dest = value if equals else words[at + 1]
-            del words[at : at + 1 + (not equals)]
-            break
+    """``--copy`` or ``--rcopy``; without ``--dest`` each file to the folder that it has here."""
+    words, dest = options.words, options.dest
     what = "--copy" if options.copy else "--rcopy"
     why = f"and {what} exclude each other"
     if not words:
         raise MissingArgument(f"{what}: no file given", hint=f"dsx -w n1 {what} FILE --dest DIR")
+    from dispatcher.cli.exec import get, put
+
+    places: dict[str, list[str]] = {}
+    for word in words:
+        folder = os.path.dirname(os.path.abspath(word) if options.copy else word.rstrip("/"))
+        folder = os.path.join(folder, "") if options.copy else folder or "."
+        places.setdefault(dest or folder, []).append(word)
+    both = [(*files, place) for place, files in places.items()]
     if options.copy:
-        from dispatcher.cli.exec import put
-
-        there = dest or os.path.join(os.path.dirname(os.path.abspath(words[0])), "")
-        return put.put(_as(options, put.PutOptions, why, paths=(*words, there)))
-    from dispatcher.cli.exec import get
-
-    here = dest or os.path.dirname(words[0].rstrip("/")) or "."
-    return get.get(_as(options, get.GetOptions, why, paths=(*words, here)))
+        return max(put.put(_as(options, put.PutOptions, why, paths=paths)) for paths in both)
+    return max(get.get(_as(options, get.GetOptions, why, paths=paths)) for paths in both)

@@ -144,3 +144,5 @@ class ExecOptions(
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="[--] COMMAND [ARGS]...")
+    #: whether several words are text for a shell, as one is
+    joined: bool = False

@@ -160,9 +160,11 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
         return (options.shell,) if options.plain else ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
         raise MissingArgument("no command given", hint="dispatch exec -H hostfile -- uptime")
-    if len(words) == 1 and mistakes.is_quoted(words[0]) and not options.plain:
-        return ("/bin/sh", "-c", words[0])
+    if options.joined:
+        words = (" ".join(words),)
     if not options.plain:
+        if options.joined or (len(words) == 1 and mistakes.is_quoted(words[0])):
+            return ("/bin/sh", "-c", words[0])
         mistakes.exec_words(words)
     return words
 

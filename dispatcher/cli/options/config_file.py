@@ -207,8 +207,8 @@ REFUSED = {
 ALLOWED = frozenset(
     # which hosts, and as which account: strangers among them are refused by their keys
     "hostfile hosts exclude group exclude-group include intersect user ssh-port spares nnodes np "
-    "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface master-port "
-    "bind-to mem-bind report-bindings near-hca "
+    "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface pick "
+    "master-port bind-to mem-bind report-bindings near-hca "
     # what the program of the command line gets; variables are looked at one by one
     "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port "
     # how long, how many, how often
@@ -222,8 +222,8 @@ ALLOWED = frozenset(
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
-    "numbers only-ranks percent profile quiet rank rank0 screen-overflow separator "
-    "sort timestamps verbose".split()
+    "numbers only-ranks percent profile progress quiet rank rank0 screen-overflow separator color "
+    "sort timestamps verbose version worker".split()
 )
 
 #: of the user's own file: options whose value would be another file in every folder

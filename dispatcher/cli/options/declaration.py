@@ -178,8 +178,12 @@ class _Count(click.ParamType):  # type: ignore[type-arg]
         """Raises: UsageError."""
         if not isinstance(value, str) or param is None:
             return value
+        from dispatcher.model.errors import UsageError
         from dispatcher.model.names import MOST_RANKS, parse_count
 
+        if "-p" in param.opts and not value[:1].isdigit():  # clush -p, pdcp -p
+            hint = "without -p: copies keep modes and times; a port: -p 22"
+            raise UsageError(f"{param.opts[-1]}: not a whole number: {value!r}", hint=hint)
         return parse_count(value, param.opts[-1], self._most or MOST_RANKS)
 
 

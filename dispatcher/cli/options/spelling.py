@@ -10,30 +10,45 @@ Words behind the program are the program's and are left alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
 #: what mpirun calls ``--np``, and everybody types: else it would be ``-n`` with the value ``p``
 _MPIRUNS = "-np"
+#: what has ``dsx`` copy: its options may stand behind the files, as with clush
+_COPIES = re.compile("--r?copy|-[a-zA-Z]*c")
+
+
+#: what pdsh, clush and mpirun call an option -> what it is here
+_PEERS = {
+    "debug": "verbose", "dshbak": "gather", "errdir": "error-dir", "machinefile": "hostfile",
+    "maxrc": "max-code", "nostdin": "no-stdin", "outdir": "output-dir",
+}  # fmt: skip
 
 
 def current(name: str) -> str:
-    """``name``, an option without its ``--``, with dashes for underscores."""
-    return name.replace("_", "-")
+    """``name``, an option without its ``--``, as it is called here, with dashes for underscores."""
+    name = name.replace("_", "-")
+    return _PEERS.get(name, name)
 
 
 def respelled(
     command: click.Command, words: Sequence[str], shown_name: str = "dispatch"
 ) -> list[str]:
     """``words`` with the names of our options as click knows them. Raises: click.NoSuchOption."""
+    if command.name == "dsx" and any(
+        _COPIES.fullmatch(words[at]) for at, _ in own_options(command, words, bare_of(command))
+    ):
+        command.context_settings["allow_interspersed_args"] = True
     found = list(words)
     has_np = any("--np" in option.opts for option in _options(command))
     for at, _ in own_options(command, words, bare_of(command)):
         name = words[at].partition("=")[0]
         if name == _MPIRUNS and has_np:
             found[at] = "--np"
-        if command.name == "run" and _is_mpiruns(name):
+        elif command.name == "run" and _is_mpiruns(name):
             context = click.Context(command, info_name=shown_name, obj=tuple(words))
             raise click.NoSuchOption(name, ctx=context)
         if name.startswith("--"):
@@ -84,7 +99,7 @@ def own_options(
 
 def _is_mpiruns(name: str) -> bool:
     """Whether mpirun has an option ``name`` of several letters behind one dash."""
-    if name.startswith("--") or not name[1:4].isalpha() or len(name) < 4:
+    if name.startswith("--") or not name[1:4].isalpha() or len(name) < 3:
         return False
     from dispatcher.plan import compat  # few lines have such a word
 
