@@ -3,5 +3,5 @@
 ``base`` is the contract; ``ssh`` is SSH in this process (with ``ssh_config`` and
 ``ssh_auth``), ``process`` any local program that gives a byte stream, ``pool`` connections
 kept by a daemon, ``tree`` hosts reached through hosts. Every way passes the same tests.
-Never here: who is tried again, and what runs at the far end.
+Never here: decisions about retries, and the programs that run on the hosts.
 """

@@ -1,9 +1,9 @@
-"""What every way of reaching a host must offer (``Transport``, ``Link``), and the rules all share.
+"""The contract of every way to reach a host (``Transport``, ``Link``), and rules that all share.
 
-Whatever a host does wrong is a ``Failure`` value; exceptions are for our caller's mistakes.
+A host's fault is a ``Failure`` value; exceptions are for mistakes of the caller.
 ``Transport.open`` blocks, and many threads call it at once. After that one owner thread drives the
 link; another may call ``write`` and ``end_input``, so that a full pipe one way does not stop the
-other. The transport may call the owner's ``ready`` from threads of its own: it must return at once,
+other. The transport may call the owner's ``ready`` from its own threads: it must return at once,
 and take no lock that is held while the link is called.
 """
 
@@ -22,7 +22,7 @@ from dispatcher.model.frozen import Value, value
 
 @value
 class Target(Value):
-    """Where to go: a checked host name or address, and what the user said about it."""
+    """A host to connect to: its checked name or address, and the user's choices for it."""
 
     host: str
     user: str | None = None
@@ -42,7 +42,7 @@ LOGIN_GRACE = 120.0
 
 
 class LinkClosed(OSError):
-    """The far side is gone; what was written may not have arrived."""
+    """The far side is gone; data that was written may not have arrived."""
 
 
 class Link(abc.ABC):
@@ -69,7 +69,7 @@ class Link(abc.ABC):
     def read(self, limit: int) -> bytes | None:
         """Up to ``limit`` bytes of standard output; ``None``: none now; ``b""``: the end.
 
-        What is not read is held back: past a fixed amount (1 MiB a link) the
+        Unread data is held back: past a fixed amount (1 MiB a link) the
         far side's writes block.
         """
 
@@ -86,16 +86,16 @@ class Link(abc.ABC):
 
     @abc.abstractmethod
     def end_input(self) -> None:
-        """End the command's standard input, what was written before included; idempotent.
+        """End the command's standard input after all data written before; idempotent.
 
         Output still comes. ``write`` raises ``LinkClosed`` from here on.
         """
 
     @abc.abstractmethod
     def gone(self) -> bool:
-        """Whether the command has ended, or the connection has: ``ending`` knows all it ever will.
+        """Whether the command or the connection has ended, so that ``ending`` cannot learn more.
 
-        Output may still be waiting, or be held open by what the command left behind.
+        Output may still be waiting, or processes that the command left behind may hold it open.
         """
 
     @abc.abstractmethod
@@ -103,7 +103,7 @@ class Link(abc.ABC):
         """Whether all of standard error was read and no more can come."""
 
     def lies_unread(self) -> bool:
-        """Whether output is here that our own reader has not come to, or its end."""
+        """Whether output, or its end, has arrived and the owner has not read it yet."""
         return False
 
     @abc.abstractmethod
@@ -111,8 +111,8 @@ class Link(abc.ABC):
         """Close both directions; idempotent, returns within a second, never raises."""
 
     def let_end(self) -> None:
-        """As ``close``, of a command that is about to end by itself: after its end, whatever leads
-        there may serve others.
+        """As ``close``, for a command that is about to end by itself: the connection may
+        serve others once it has ended.
         """
         self.close()
 
@@ -121,14 +121,14 @@ class Link(abc.ABC):
         """The command's exit status, waiting up to ``timeout`` seconds for it."""
 
     def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
-        """Tell the far side's terminal its new size, where the transport can; never blocks long."""
+        """Set the size of the far side's terminal, where the transport can; never blocks long."""
 
     def expect_answers(self, seconds: float) -> bool:
         """End the link when the host's kernel has answered nothing for ``seconds``; False where
-        nobody can tell.
+        the transport cannot see that.
 
         Kernels ask and answer each second, so a program that is stopped or gets no CPU, at either
-        end, is no reason.
+        end, does not end the link.
         """
         return False
 
@@ -143,14 +143,14 @@ class Link(abc.ABC):
         """Why the host was never reached, when the stream ended before any byte came; or which
         other host has taken it along; or that it does not answer any more.
 
-        Where a program (``ssh``) connects later its end tells what went wrong: waits up to
-        ``timeout`` seconds for that. ``None``: the host was reached, or nothing is known.
+        Where a program (``ssh``) connects later, its end gives the reason: waits up to ``timeout``
+        seconds for that. ``None``: the host was reached, or the reason is unknown.
         """
         return None
 
 
 class Asides:
-    """What a peer says that brings no data, which no window holds back: ``most`` at once, and
+    """Counts a peer's packets that bring no data, which no window limits: ``most`` at once, and
     ``rate`` a second for ever.
     """
 
@@ -160,7 +160,7 @@ class Asides:
         self._count, self._at = 0.0, 0.0
 
     def came(self, cost: float = 1.0) -> bool:
-        """One came, or so many; whether that is too much now."""
+        """Count one packet, or ``cost`` of them; whether that is too much now."""
         self._count += cost
         if self._count > self._most:
             now = time.monotonic()
@@ -169,14 +169,14 @@ class Asides:
         return self._count > self._most
 
     def paid(self, cost: float) -> None:
-        """What came brought data after all."""
+        """Take ``cost`` back: the packets brought data after all."""
         self._count = max(0.0, self._count - cost)
 
 
 class RecvBuffer:
-    """What has arrived on one stream and was not taken yet; until then pieces stay as they came.
+    """Bytes that have arrived on one stream and were not taken yet, in the pieces that came.
 
-    Filled by one thread and emptied by the link's owner; bounded by whoever fills it.
+    Filled by one thread and emptied by the link's owner; the thread that fills it limits it.
     """
 
     def __init__(self) -> None:
@@ -194,12 +194,12 @@ class RecvBuffer:
         return self._ended and not self._size
 
     def ended(self, seconds: float = 0.0) -> bool:
-        """Whether no more can come, be it only after so many seconds."""
+        """Whether no more can come; waits up to ``seconds`` for that."""
         with self._cond:
             return self._cond.wait_for(lambda: self._ended, max(0.0, seconds))
 
     def watch(self, ready: Callable[[], None]) -> None:
-        """Call ``ready()`` for all that comes, and for the end; at once if there is something."""
+        """Call ``ready()`` for all that comes, and for the end; at once if something is here."""
         with self._cond:
             self._ready = ready
             if self._size or self._ended:
@@ -230,7 +230,7 @@ class RecvBuffer:
             return self.take(limit) or b""
 
     def feed(self, data: bytes) -> None:
-        """``data`` has arrived; after the end it is nobody's."""
+        """Add ``data``, which has arrived; after the end it is dropped."""
         with self._cond:
             if data and not self._ended:
                 self._pieces.append(data)
@@ -238,13 +238,13 @@ class RecvBuffer:
                 self._tell()
 
     def close(self) -> None:
-        """No more can come."""
+        """Mark the end: no more can come."""
         with self._cond:
             self._ended = True
             self._tell()
 
     def discard(self) -> None:
-        """Nobody reads any more: forget what is here, and take no more."""
+        """Forget the data that is here, and take no more: the owner has stopped reading."""
         with self._cond:
             self._pieces.clear()
             self._size = 0
@@ -256,7 +256,7 @@ class RecvBuffer:
 
 
 class Call(abc.ABC):
-    """A link that is being opened, and nobody waits for it; driven by one thread."""
+    """A link that is being opened while no thread waits for it; driven by one thread."""
 
     #: the second (``time.monotonic``) from which on there is an answer
     until: float
@@ -267,11 +267,11 @@ class Call(abc.ABC):
 
     @abc.abstractmethod
     def answer(self) -> Link | Failure | Transport | None:
-        """What came of it; None: nothing yet. A transport: that one is to be asked instead."""
+        """The result; None: none yet. A transport: ask that one instead."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Nobody wants it any more; for a call without an answer. Idempotent."""
+        """Give the call up before it has an answer. Idempotent."""
 
 
 class Transport(abc.ABC):
@@ -285,20 +285,20 @@ class Transport(abc.ABC):
     ) -> Link | Failure:
         """Run ``command`` (one line of POSIX shell text) on the host.
 
-        window: give the command a terminal of that size (where it cannot be told the size, one
-        without); its error output then comes with its output. deadline: ``time.monotonic()`` second
-        by which all must be done, from name lookup to the start of the command; after it a
-        ``Failure(Kind.TIMEOUT)`` names the step that was late.
+        window: give the command a terminal of that size (or of no set size, where the transport
+        cannot set one); its error output then comes with its output. deadline: the
+        ``time.monotonic()`` second by which all must be done, from name lookup to the start of the
+        command; after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
         """
 
     def by_hand(self, target: Target, command: str) -> str:
-        """The line by which a user tries ``command``, plain words, on the host in the same way."""
+        """The line with which a user can try ``command``, plain text, on the host the same way."""
         return f"ssh {target.host} {command}"
 
     def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
-        """As ``open`` and then a ``write`` of ``opening``, but without waiting.
+        """Do as ``open`` and then a ``write`` of ``opening``, but without waiting.
 
-        None: there is no such way to this host; ``open`` is to be used.
+        None: this host cannot be called so; use ``open``.
         """
         return None
 
@@ -310,7 +310,7 @@ class Transport(abc.ABC):
 
 
 class Steps:
-    """The step that is under way, and those before it with their seconds, in order."""
+    """The step that is under way, and the earlier steps with their seconds, in order."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -318,7 +318,7 @@ class Steps:
         self._done: list[tuple[str, float]] = []
 
     def enter(self, name: str) -> None:
-        """The step ``name`` begins, and so the one before it is over."""
+        """Begin the step ``name``, and so end the one before it."""
         now = time.monotonic()
         self._done.append((self.name, now - self._since))
         self.name, self._since = name, now
@@ -330,12 +330,12 @@ class Steps:
 
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")  # no "@" and no "/": ssh reads those as more
 _USER = re.compile(r"[A-Za-z0-9_.:%@+=~,/^!*?#\\-]{1,255}")
-#: What may be put into a shell line without quotes and stay one plain word.
+#: text that a shell reads as one plain word without quotes
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_.:%@+=,/-]*")
 
 
 class PromptTimer:
-    """A clock that stands still while the user types a secret: no host is charged with that time.
+    """A clock that stops while the user types a secret: that time counts against no host.
 
     Any thread may call.
     """
@@ -348,7 +348,7 @@ class PromptTimer:
         self._before = 0.0
 
     def changed(self, began: bool) -> None:
-        """Another secret is being typed, or one no more."""
+        """Note that the user begins to type a secret, or has ended."""
         with self._lock:
             now = self._clock()
             if self._count:
@@ -357,7 +357,7 @@ class PromptTimer:
             self._count += 1 if began else -1
 
     def seconds(self) -> float:
-        """For how long somebody typed so far."""
+        """For how long the user has typed so far."""
         with self._lock:
             return self._before + (self._clock() - self._since if self._count else 0.0)
 
@@ -366,7 +366,7 @@ class PromptTimer:
         return self._clock() - self.seconds()
 
     def real(self, second: float) -> float:
-        """When it will be ``second`` here by ``time.monotonic``, if nobody types until then."""
+        """The ``time.monotonic`` second at ``second`` here, if the user types no more before."""
         return second + self.seconds()
 
 
@@ -381,12 +381,12 @@ def valid_user(name: str) -> bool:
 
 
 def shell_safe(text: str) -> bool:
-    """True when a shell takes ``text`` for one word that means itself."""
+    """True when a shell reads ``text`` as one word that means itself."""
     return _SHELL_SAFE.fullmatch(text) is not None
 
 
 def bad_target(target: Target) -> Failure | None:
-    """Why no connection to ``target`` may be tried, or ``None``."""
+    """The reason why ``target`` must not be connected to, or ``None``."""
     if not valid_host(target.host):
         return Failure(Kind.CONFIG, f"bad host name: {target.host[:80]!r}")
     if target.user is not None and not valid_user(target.user):
@@ -396,7 +396,7 @@ def bad_target(target: Target) -> Failure | None:
     return None
 
 
-#: seconds of silence until a question, and how many of them may stay without an answer
+#: seconds of silence until a question, and how many questions may stay unanswered
 ALIVE_INTERVAL, ALIVE_COUNT = 15.0, 3
 
 
@@ -411,18 +411,18 @@ def questions_due(silent: float, interval: float, most: int) -> int | None:
 
 @value
 class Keepalive(Value):
-    """What is said of all hosts. seconds: of silence until a question, 0: never; None: as
-    ssh_config has it for the host, and where that says nothing ``otherwise``."""
+    """How to ask hosts whether they live. seconds: of silence until a question, 0: never; None: as
+    ssh_config sets it for the host, or ``otherwise`` where it sets nothing."""
 
     seconds: float | None = None
     otherwise: float = 0.0
 
     def limits(self, interval: float | None, count: int | None) -> tuple[float, int]:
-        """The host's interval and number; ``interval`` and ``count`` are its ssh_config's."""
+        """The host's interval and number; ``interval`` and ``count`` come from its ssh_config."""
         seconds = interval if self.seconds is None else self.seconds
         seconds = self.otherwise if seconds is None else seconds
         return seconds, ALIVE_COUNT if count is None else count
 
 
-#: for where somebody else watches
+#: for connections that another part of dispatch watches
 UNLESS_CONFIGURED = Keepalive()

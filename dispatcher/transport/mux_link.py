@@ -1,7 +1,7 @@
 """A command at the far end of a channel, as a ``Link``: the near end of ``remote.protocol.mux``.
 
-The thread that reads the connection calls ``take`` and ``lose``, the link's owner the rest. What is
-read grants the far end more; what is written waits for credit, so a link that nobody reads, or
+The thread that reads the connection calls ``take`` and ``lose``, the link's owner the rest. Each
+read grants the far end more, and each write waits for credit. So a link that is not read, or
 whose command does not read, holds back no other.
 """
 
@@ -22,13 +22,13 @@ _END_OF = {mux.OUTPUT_END: mux.OUTPUT, mux.ERRORS_END: mux.ERRORS}
 
 
 class Connection(Protocol):
-    """What carries the frames of many links; any thread may call."""
+    """A connection that carries the frames of many links; any thread may call."""
 
     def send(self, channel: int, kind: int, body: bytes = b"") -> None:
         """Send a frame. Raises: LinkClosed where the connection is known to be gone."""
 
     def forget(self, channel: int) -> None:
-        """Nobody listens to the channel any more."""
+        """Drop the channel, which has no listener any more."""
 
 
 class MuxLink(Link):
@@ -56,10 +56,10 @@ class MuxLink(Link):
     # -- the connection's thread ----------------------------------------------------------------
 
     def take(self, kind: int, body: bytes) -> None:
-        """A frame of our channel. Raises: Malformed for what the far end must not say."""
+        """Take a frame of our channel. Raises: Malformed if the far end must not send it."""
         with self._changed:
             if self._closed:
-                return  # it was under way, and the far end is about to hear of our close
+                return  # it was under way, and the far end is about to get our close
             if kind in self._held:
                 if self._held[kind].ended():
                     raise mux.Malformed("output after its end")
@@ -79,7 +79,7 @@ class MuxLink(Link):
         self._ready()
 
     def lose(self, failure: Failure | None) -> None:
-        """The connection is gone, and the command with it. failure: why, if that is known."""
+        """End the link: the connection is gone, and the command with it. failure: why, if known."""
         with self._changed:
             if not self._over:
                 self._lost = failure
@@ -90,19 +90,19 @@ class MuxLink(Link):
         self._ready()
 
     def _arriving(self, kind: int, body: bytes) -> bytes:
-        """What of ``body`` is for the owner. Raises: Malformed."""
+        """The part of ``body`` that is for the owner. Raises: Malformed."""
         return body
 
     def _left_over(self, kind: int) -> bytes:
-        """What ``_arriving`` has held back, at the end of the stream."""
+        """The bytes that ``_arriving`` has held back, at the end of the stream."""
         return b""
 
     @abc.abstractmethod
     def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
-        """How the command ended, and why it did where it is the host's. Raises: Malformed."""
+        """How the command ended, and the failure if the host caused it. Raises: Malformed."""
 
     def _answered(self, kind: int, body: bytes) -> None:
-        """A frame of the protocol's own. Raises: Malformed."""
+        """Take a frame that is the protocol's own. Raises: Malformed."""
         raise mux.Malformed(f"a frame of kind {kind}, {len(body)} bytes")
 
     # -- the owner --------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class MuxLink(Link):
             left = left[size:]
 
     def _take_credit(self, most: int) -> int:
-        """Wait until input is welcome; how many bytes of it may go, ``most`` at most."""
+        """Wait until the far end takes input; how many bytes may go, ``most`` at most."""
         with self._changed:
             self._changed.wait_for(lambda: not self._open() or self._input_credit.left > 0)
             if not self._open():
@@ -154,7 +154,7 @@ class MuxLink(Link):
             self._send(mux.INPUT_END)
 
     def _send(self, kind: int, body: bytes = b"") -> None:
-        """Send what has no effect where the connection is gone, as everybody is about to read."""
+        """Send a frame that may get lost: if the connection is gone, readers see that anyway."""
         try:
             self._connection.send(self._channel, kind, body)
         except LinkClosed:
@@ -170,7 +170,7 @@ class MuxLink(Link):
         self._leave(mux.CLOSE)
 
     def _leave(self, kind: int) -> None:
-        """Nobody listens any more; a frame of ``kind`` says so, unless the far end knows."""
+        """Stop listening; a frame of ``kind`` informs the far end, unless it knows."""
         with self._changed:
             if self._closed:
                 return

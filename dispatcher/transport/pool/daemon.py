@@ -1,7 +1,7 @@
-"""The process that holds connections for every launcher of the user that calls.
+"""The daemon: a process that holds connections for every launcher of its user.
 
-It opens a channel over a connection that it has, or makes one if it was asked to keep it. It ends
-when it holds nothing any more. docs/design/exec.md explains it.
+It opens a channel over a connection that it has, or makes a connection if the launcher asked it to
+keep one. It ends when it holds nothing any more. docs/design/exec.md explains it.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
 """
@@ -31,7 +31,7 @@ from dispatcher.transport.ssh.shared_sessions import SessionPool
 from dispatcher.transport.ssh_auth.passwords import AnyPassword, Outcome, Passwords
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
-#: seconds between two looks for connections that are to be closed
+#: seconds between two searches for connections to close
 POLL = 1.0
 #: seconds without any connection or client after which the daemon ends
 LINGER = 5.0
@@ -55,18 +55,18 @@ class Daemon:
         self._is_due = False  # connections may have become idle
 
     def run(self) -> None:
-        """Serve whoever of this user calls; returns after ``LINGER`` seconds with nothing held."""
+        """Serve this user's launchers; returns after ``LINGER`` seconds with nothing held."""
         self._listener.settimeout(POLL)
         while not self._over():
             try:
                 link, _ = self._listener.accept()
             except TimeoutError:
                 self._pool.drop(self._idle)
-                if self._is_due:  # nobody calls, though a long job may be there
-                    # a host that takes nothing must not hold up who calls next
+                if self._is_due:  # no client has called, though a long job may run
+                    # a host that takes nothing must not delay the next client
                     threading.Thread(target=self.stand_by, name="stand by", daemon=True).start()
                 continue
-            except OSError:  # too many files are open: what is held is worth more than who calls
+            except OSError:  # too many files are open: keep what is held, let the caller wait
                 time.sleep(POLL)
                 continue
             if daemon_socket.uid_of(link) != os.geteuid():
@@ -98,7 +98,7 @@ class Daemon:
                 self.stand_by()
 
     def stand_by(self) -> None:
-        """Start over idle connections the shell that the next command will want."""
+        """Start over idle connections the shell that the next command will need."""
         self._is_due = False
         self._pool.stand_by(shell.COMMAND)
 
@@ -113,13 +113,13 @@ class Daemon:
         self._pool.drop(names=names)
 
     def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None:
-        """The command of ``order`` where it has started already: without waiting."""
+        """The link to the command of ``order`` if it runs already; never waits."""
         if order["window"] is not None:
             return None
         return self._reading(order, ask).open_started(_target(order), order["command"])
 
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
-        """The command of ``order``; None where no connection is kept, nor is one to be."""
+        """The link to the command of ``order``; None if no connection is kept or wanted."""
         connects = order["keep"] is not None
         transport = self._reading(order, ask, connects=connects)
         deadline = time.monotonic() + float(order["seconds"])
@@ -136,10 +136,10 @@ class Daemon:
     def _reading(
         self, order: dict[str, Any], ask: Ask, *, connects: bool = False
     ) -> ParamikoTransport:
-        """The transport of this dispatch, which has read its files for itself.
+        """The transport of one launcher, which has read the files of that launcher.
 
-        connects: it is about to make a connection. One that has made connections is needed as
-        long as these are there: those to jump hosts are its own.
+        connects: it is about to make a connection. A transport that has made connections is needed
+        as long as they last: it also holds those to their jump hosts.
         """
         run = str(order["run"])
         with self._lock:
@@ -173,8 +173,8 @@ class Daemon:
 class FarPasswords(Passwords):
     """The passwords of the launcher that calls, which keeps them and asks its user.
 
-    ask: as ``Client.ask``. hosts, jumps: whether somebody types for hosts, and for jump hosts. The
-    passphrase of a key is not asked for here: that key belongs into an agent.
+    ask: as ``Client.ask``. hosts, jumps: whether a user types for hosts, and for jump hosts. The
+    passphrase of a key is not asked for here: put that key into an agent.
     """
 
     def __init__(self, ask: Ask, hosts: bool, jumps: bool) -> None:
@@ -193,7 +193,7 @@ class FarPasswords(Passwords):
         return None if answer is None else str(answer)
 
     def call(self, what: str, **question: Any) -> Any:
-        """What the launcher answers; its user may have to type, so no host's time runs."""
+        """The launcher's answer; its user may have to type, so no host's time runs."""
         self.timer.changed(True)
         try:
             return self._ask(what=what, **question)
@@ -202,7 +202,7 @@ class FarPasswords(Passwords):
 
 
 class FarPassword(AnyPassword):
-    """One password of ``FarPasswords``; nothing of it stays here but what is being sent."""
+    """One password of ``FarPasswords``; only the word that is being sent is here."""
 
     def __init__(self, passwords: FarPasswords, user: str, name: str, jump: bool) -> None:
         self._passwords = passwords
@@ -218,11 +218,11 @@ class FarPassword(AnyPassword):
         return bool(self._passwords.call("came", **told, **self._whose))
 
     def why(self, name: str) -> str:
-        return str(self._passwords.call("why", **self._whose) or "nobody answers any more")
+        return str(self._passwords.call("why", **self._whose) or "no answer from the user")
 
 
 def _environ(agent: str | None) -> dict[str, str]:
-    """Our environment, with the SSH agent of the launcher's own login; ours may be gone."""
+    """Our environment, with the SSH agent of the launcher's login; our own agent may be gone."""
     others = {name: text for name, text in os.environ.items() if name != _AGENT}
     return others if agent is None else {**others, _AGENT: agent}
 
@@ -232,7 +232,7 @@ def _target(order: dict[str, Any]) -> Target:
 
 
 def main() -> None:
-    """Be the daemon, if nobody is yet; returns when nothing is held."""
+    """Be the daemon, unless one runs already; returns when nothing is held."""
     preload(alone=True)  # before it listens: callers wait for an answer only so long
     try:
         listener = daemon_socket.listen()
@@ -254,7 +254,7 @@ def main() -> None:
 
 
 def _allow_open_files() -> None:
-    """As many as we may have: who started us knew of its own hosts only."""
+    """Allow as many open files as we may: the launcher that started us knew its own hosts only."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,7 +1,7 @@
 """One launcher that has called the daemon, and the commands it runs over pooled connections.
 
-One thread reads what the client wants and never waits for a host; one hands back what the hosts say
-and waits for the client alone. What has to wait gets a thread of its own: a connection or channel
+One thread reads the client's orders and never waits for a host; one hands back the hosts' output
+and waits for the client alone. Work that has to wait gets its own thread: a connection or channel
 that must be opened first, and input that its host does not take at once.
 """
 
@@ -22,7 +22,7 @@ from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import DROP, LET_END, LIST, OPENING, fields, message
 
-#: seconds after a command's end until it is told though its output has not ended
+#: seconds after a command's end until the client gets that end though the output has not ended
 HELD_OPEN = 0.1
 #: seconds that commands may take to end by themselves when their launcher has gone
 LAST_END = 5.0
@@ -37,7 +37,7 @@ Ask = Callable[..., Any]
 
 
 class Hosts(Protocol):
-    """What ``Daemon`` does for a client; see there. ask: as ``Client.ask``."""
+    """The part of ``Daemon`` that a client uses; see there. ask: as ``Client.ask``."""
 
     def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None: ...
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None: ...
@@ -53,7 +53,7 @@ class Client:
         self._hosts = hosts
         self._lock = threading.Lock()  # of the table
         self._channels: dict[int, Channel | None] = {}  # None: being opened, or there is none
-        self._ending: list[Channel] = []  # those that end by themselves, and nobody listens to
+        self._ending: list[Channel] = []  # those that end by themselves, without a listener
         self._over = False
         self._asked: dict[int, queue.SimpleQueue[Any]] = {}
         self._numbers = itertools.count(1)
@@ -61,7 +61,7 @@ class Client:
         self._out: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Do what the client wants; returns when it is gone and nothing is left of it."""
+        """Do what the client wants; returns when it is gone and its commands have ended."""
         writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
         writer.start()
         frames = mux.Frames(daemon_socket.LARGEST)
@@ -82,7 +82,7 @@ class Client:
                 channel.leave()
             self._out.put(None)
             with contextlib.suppress(OSError):
-                self._link.shutdown(socket.SHUT_RDWR)  # whoever writes there ends
+                self._link.shutdown(socket.SHUT_RDWR)  # a blocked writer ends, too
             writer.join()
             self._link.close()
             until = time.monotonic() + LAST_END
@@ -107,7 +107,7 @@ class Client:
             if asked is not None:
                 asked.put(answer.get("answer"))
         elif kind in (mux.CLOSE, LET_END):
-            with self._lock:  # whoever is opening it will find that nobody waits
+            with self._lock:  # a thread that is opening it will find it unwanted
                 channel = self._channels.pop(number, None)
             if channel is not None and kind == LET_END:
                 self._ending.append(channel)
@@ -162,7 +162,7 @@ class Client:
     # -- what it gets, on the other thread -------------------------------------------------------
 
     def _hand_back(self) -> None:
-        """Whatever the commands say, and their ends, until the client has gone."""
+        """Send the client all output of its commands, and their ends, until it has gone."""
         late: dict[int, float] = {}  # when to look again at commands that ended before their output
         while True:
             wait = min(late.values()) - time.monotonic() if late else None
@@ -195,11 +195,11 @@ class Client:
             try:
                 self._link.sendall(b"".join(out))
             except OSError:
-                return  # it has left; what it had is closed by the thread that reads
+                return  # it has left; the thread that reads closes its channels
 
 
 class Channel:
-    """One command of a client, over ``link``; see ``daemon_socket`` for what is said of it.
+    """One command of a client, over ``link``; see ``daemon_socket`` for its messages.
 
     put: takes frames for the client, or our number when we want our turn.
     """
@@ -208,7 +208,7 @@ class Channel:
         self.link = link
         #: when our turn is though nothing rings: the command has ended, but not its output
         self.look_at: float | None = None
-        #: whether all was told
+        #: whether the client has got all
         self.over = False
         self._number = number
         self._put = put
@@ -218,7 +218,7 @@ class Channel:
             mux.ERRORS: mux.Credit(mux.ERRORS_WINDOW),
         }
         self._input = mux.Credit(mux.INPUT_WINDOW)
-        self._output = self._errors = self._end = False  # those that were told
+        self._output = self._errors = self._end = False  # the ends that the client has got
         self._closing = threading.Lock()
         self._fed = 0
         self._feeding: queue.SimpleQueue[tuple[int, bytes] | None] | None = None
@@ -233,14 +233,14 @@ class Channel:
     # -- what the client says, on the thread that reads ------------------------------------------
 
     def begin(self, opening: bytes) -> None:
-        """Hand on what came with the order; on the thread that opened the link."""
+        """Hand on the input that came with the order; on the thread that opened the link."""
         try:
             self.link.write(opening)
         except LinkClosed:
             pass  # the client is about to read why
 
     def obey(self, kind: int, body: bytes) -> None:
-        """Hand on one frame of the client's. Raises: Malformed."""
+        """Hand on one frame from the client. Raises: Malformed."""
         if kind in _CREDIT_OF:
             self._credit[_CREDIT_OF[kind]].grant(body)
             self._put(self._number)
@@ -259,7 +259,7 @@ class Channel:
             threading.Thread(target=self._feed, name="feed", daemon=True).start()
 
     def _feed(self) -> None:
-        """Input that the host may be slow to take; bounded by the credit we gave for it."""
+        """Hand on input that the host may be slow to take; our credit for it limits it."""
         assert self._feeding is not None
         while (one := self._feeding.get()) is not None:
             self._hand_on(*one)
@@ -280,7 +280,7 @@ class Channel:
     # -- what the host says, on the thread that hands back ---------------------------------------
 
     def output_frames(self) -> list[bytes]:
-        """Frames of what has come and the client has credit for."""
+        """Frames of the output that has come, as far as the client has credit."""
         frames: list[bytes] = []
         left = _TURN
         while (size := self._most(mux.ERRORS, left)) and (data := self.link.read_errors(size)):
@@ -311,9 +311,9 @@ class Channel:
         return mux.frame(self._number, kind, data)
 
     def _ending(self) -> list[bytes]:
-        """The end, once: after all output, or when something holds that open for too long.
+        """The frame of the end, once: after all output, or when that stays open for too long.
 
-        The connection is free again before the end is told: the next command may come at once.
+        The connection is free again before the client gets it: the next command may come at once.
         """
         complete = self._output and self._errors
         frames: list[bytes] = []

@@ -1,17 +1,17 @@
-"""The pool's socket: where it lies, who may call, and what passes through it.
+"""The pool's socket: its path, the check of callers, and the messages on it.
 
-It lies in ``$XDG_RUNTIME_DIR/dispatch`` where that is the user's own, which it is not behind
-``su``, or in ``kept`` among dispatch's own files. Its name holds the node's name and the network
-and mount namespaces. Both sides ask the kernel for the other's user all the same.
+It is in ``$XDG_RUNTIME_DIR/dispatch`` if the user owns that folder (under ``su`` the user does
+not), or in ``kept`` among dispatch's own files. Its name holds the node's name and the network
+and mount namespaces. Both sides also ask the kernel for the other's user.
 
-What passes are channels of ``remote.protocol.mux``: a connection is one launcher, which numbers
+The messages are channels of ``remote.protocol.mux``: a connection is one launcher, which numbers
 the channels, a channel one command. Bodies that are not bytes of a stream are JSON objects::
 
     launcher   OPEN (what to run where)  RESIZE (columns, rows)
                LET_END (as CLOSE, of a command that ends by itself)
     daemon     ACCEPTED (address)  FAILED (a failure)  NOT_POOLED  ENDED (code, signal, silence)
     at once    LIST  DROP (hosts)  and LIST the answer, on no channel
-    daemon     ASK (what only the launcher knows, for a login), answered by its ANSWER
+    daemon     ASK (for a login, something that the launcher knows), answered by its ANSWER
 
 An OPEN is answered first, by one of the daemon's first three.
 """
@@ -35,7 +35,7 @@ from dispatcher.model.errors import NoConnectionDaemon
 from dispatcher.model.paths import private, state_folder
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
-#: part of the socket's name, since a daemon may be older than who calls it
+#: part of the socket's name, since a daemon may be older than its callers
 PROTOCOL = 9
 #: bytes of a body at most: a command may be long, and so may a list of hosts
 LARGEST = 1 << 20
@@ -47,7 +47,7 @@ OPENING = 8 << 10
 ) = range(OWN, OWN + 9)  # fmt: skip
 #: seconds that a new daemon may take to listen
 START_LIMIT = 10.0
-#: seconds after which a daemon that does not answer is passed by
+#: seconds after which a daemon that does not answer is not used
 ANSWER_LIMIT = 0.5
 #: the namespaces that decide which machine a name means, and by which files it is reached
 _NAMESPACES = ("net", "mnt")
@@ -66,7 +66,7 @@ def folder() -> Path:
 
 
 def _runtime() -> Path | None:
-    """Where it is while the user is logged in; None where the folder for that is another's."""
+    """The folder while the user is logged in; None where it belongs to another user."""
     above = os.environ.get("XDG_RUNTIME_DIR", "")
     if not above.startswith("/") or not os.path.isdir(above):
         return None
@@ -74,14 +74,14 @@ def _runtime() -> Path | None:
 
 
 def name() -> str:
-    """The socket's name in it: one for each node and its namespaces."""
+    """The socket's file name: one for each node and its namespaces."""
     node = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
     spaces = (str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in _NAMESPACES)
     return "-".join([f"holder{PROTOCOL}", node[:64], *spaces])
 
 
 def there() -> bool:
-    """Whether there may be a daemon to call; no more than a look at the file."""
+    """Whether a daemon may run; only checks that the file exists."""
     places = state_folder() / "kept", _runtime()
     return any(place is not None and os.path.exists(place / name()) for place in places)
 
@@ -103,9 +103,9 @@ def dial() -> socket.socket | None:
 
 
 def reach(say: Callable[[str], None]) -> socket.socket | None:
-    """As ``dial``; also None, after a note by ``say``, for a daemon that does not answer.
+    """Do as ``dial``; also None, after a note by ``say``, for a daemon that does not answer.
 
-    ssh passes by a ControlPath whose master is dead in the same way. Raises: UsageError.
+    ssh skips a ControlPath whose master is dead in the same way. Raises: UsageError.
     """
     link = dial()
     if link is None:
@@ -119,7 +119,7 @@ def reach(say: Callable[[str], None]) -> socket.socket | None:
 
 
 def silence(link: socket.socket) -> str | None:
-    """Ask the daemon for a sign of life: None if it answers in time, or text that says it does not.
+    """Check that the daemon answers: None if it does in time, else a text about its silence.
 
     link: as ``dial`` gives it.
     """
@@ -150,13 +150,13 @@ def end() -> bool:
 
 
 def call() -> socket.socket:
-    """As ``dial``, but starts a daemon where there is none. Raises: DispatchError, UsageError."""
+    """Do as ``dial``, but start a daemon where there is none. Raises: DispatchError, UsageError."""
     link = dial()
     if link is not None:
         return link
     import subprocess  # most of us find a daemon, or want none
 
-    # by a shell that ends at once: it is not our child, so that nobody has to wait for its end
+    # by a shell that ends at once: it is not our child, so we need not wait for its end
     subprocess.run(
         ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "dispatcher.transport.pool.daemon"],
         cwd=_HOUSE,  # python -m looks there first, and the user's folder may hold anything
@@ -198,7 +198,7 @@ def listen() -> socket.socket | None:
 
 
 def forget() -> None:
-    """Remove the socket: nobody listens there any more."""
+    """Remove the socket, which has no listener any more."""
     with contextlib.suppress(OSError):
         (folder() / name()).unlink()
 
@@ -217,7 +217,7 @@ def peer(link: socket.socket) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _at(place: Path) -> Iterator[int]:
-    """A descriptor of the folder: its path may be longer than an address of a socket."""
+    """A descriptor of the folder: its path may be longer than a socket's address may be."""
     fd = os.open(place, os.O_DIRECTORY)
     try:
         yield fd
@@ -246,7 +246,7 @@ LIMIT = 10.0
 
 
 def ask(kind: int, **order: Any) -> dict[str, Any] | None:
-    """What the daemon answers to LIST, or DROP of ``hosts``; None where there is none.
+    """The daemon's answer to LIST, or to DROP of ``hosts``; None where no daemon runs.
 
     Raises: UsageError if its folder is not ours alone; NoConnectionDaemon if it does not answer;
     OSError, Malformed.

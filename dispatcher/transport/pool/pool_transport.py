@@ -1,7 +1,7 @@
-"""``PoolTransport``: commands over the connections that the daemon has, else as without it.
+"""``PoolTransport``: runs commands over the daemon's connections, or directly without it.
 
 All commands of a launcher share one ``PoolConnection``: its thread reads, any thread may write.
-``PoolLink`` is one command. Nothing of SSH is loaded unless we have to connect ourselves.
+``PoolLink`` is one command. SSH is loaded only if we have to connect ourselves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_SIZE = 256 << 10
 class PoolConnection:
     """Frames to and from the daemon at the other end of ``link``. Any thread may send.
 
-    passwords: what it asks for.
+    passwords: answer the daemon's questions.
     """
 
     def __init__(self, link: socket.socket, passwords: Passwords) -> None:
@@ -65,7 +65,7 @@ class PoolConnection:
             raise LinkClosed("the daemon is gone") from None
 
     def forget(self, channel: int) -> None:
-        """Nobody listens to the channel any more."""
+        """Drop the channel, which has no listener any more."""
         self._links.pop(channel, None)
 
     def close(self) -> None:
@@ -97,7 +97,7 @@ class PoolConnection:
         with self._lock:
             self._over = True
             left = list(self._links.values())
-            self._link.close()  # nobody sends now
+            self._link.close()  # no thread sends now
         for link in left:
             link.lose(None)
 
@@ -108,7 +108,7 @@ class PoolConnection:
 
 
 def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
-    """What ``passwords`` have to say to a question of the daemon's; see ``daemon.FarPasswords``."""
+    """The answer of ``passwords`` to a question from the daemon; see ``daemon.FarPasswords``."""
     name = str(question["name"])
     if question["what"] == "answer":
         return passwords.answer(name, question["above"], question["prompt"])
@@ -124,7 +124,7 @@ def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
 
 
 class PoolLink(MuxLink):
-    """A command that was ordered; the daemon's ``answer`` tells what came of it."""
+    """A command that was ordered; the daemon's ``answer`` gives the result."""
 
     by: str | None = "kept"
 
@@ -159,8 +159,8 @@ class PoolLink(MuxLink):
         self._send(daemon_socket.RESIZE, json.dumps(size).encode())
 
 
-#: variables of ours that the daemon may send to hosts where SendEnv says so: what ssh_config of
-#: distributions names, since all that we have would make each order long
+#: variables of ours that the daemon may send to hosts where SendEnv allows it: those that the
+#: ssh_config of distributions names, since all that we have would make each order long
 _SENT = re.compile(r"(LANG|LANGUAGE|LC_\w{1,40}|COLORTERM|NO_COLOR|XMODIFIERS)$")
 #: seconds that the daemon's answer may be late
 SLACK = 1.0
@@ -168,11 +168,11 @@ LATE = "no answer in time over the kept connection"
 
 
 class PoolTransport(Transport):
-    """By the daemon where it has a connection; otherwise by ``direct``, called once.
+    """Connects through the daemon where it has a connection; otherwise by ``direct``, called once.
 
-    keep: seconds for which a new connection is to be kept by the daemon; None: what it
-    does not have is not its affair. config, host_keys, alive, reach: as for ``ParamikoTransport``.
-    passwords: what somebody types for connections that the daemon makes. say: shows a note.
+    keep: seconds for which the daemon keeps a new connection; None: it makes no new ones.
+    config, host_keys, alive, reach: as for ``ParamikoTransport``. passwords: the user's, for
+    connections that the daemon makes. say: shows a note.
     """
 
     name = "kept"
@@ -223,7 +223,7 @@ class PoolTransport(Transport):
     def _by_daemon(
         self, target: Target, command: str, deadline: float, window: Window | None
     ) -> Link | Failure | None:
-        """None where the daemon cannot serve us, for whatever reason."""
+        """The result of asking the daemon; None where it cannot serve us, for any reason."""
         left = deadline - time.monotonic()
         if left <= 0:
             return Failure(Kind.TIMEOUT, "no time left to connect")
@@ -277,7 +277,7 @@ class PoolTransport(Transport):
         return PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer)
 
     def _instead(self) -> Transport:
-        """What reaches those whom the daemon does not."""
+        """The transport for hosts that the daemon does not reach."""
         with self._lock:
             if self._direct is None:
                 self._direct = self._make_direct()
@@ -303,7 +303,7 @@ class PoolTransport(Transport):
 
 
 class PoolCall(Call):
-    """The daemon was asked for ``link``. until: when it is late; instead: who is asked then.
+    """The daemon was asked for ``link``. until: when it is late; instead: the transport then.
 
     timer: how long the user has typed, which does not count.
     """
@@ -339,7 +339,7 @@ class PoolCall(Call):
 
 
 def _failure(kind: int, body: bytes) -> Failure | None:
-    """The failure that the daemon tells; None if it tells none, or makes no sense."""
+    """The failure in the daemon's answer; None if it has none, or makes no sense."""
     if kind != FAILED:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Local programs as links: the system's ``ssh``, a command of the user's, this machine itself.
+"""Local programs as links: the system's ``ssh``, the user's command, this machine itself.
 
 Never here: anything about SSH that ``ssh`` itself settles.
 """

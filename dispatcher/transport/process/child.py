@@ -1,4 +1,4 @@
-"""A local process as a ``Link``, on pipes or on a pseudo-terminal of its own.
+"""A local process as a ``Link``, on pipes or on its own pseudo-terminal.
 
 The child leads its own session, so no terminal signal reaches it. The transport's ``Pump`` reads
 its output; the link's owner writes its input. The shell opens a pseudo-terminal by name, which
@@ -26,7 +26,7 @@ from dispatcher.transport.process.pump import Pump
 #: Bytes held for the owner before the child's writes block.
 BUFFER_LIMIT = 1 << 20
 
-_ERRORS_LIMIT = 8192  # enough of the first error bytes to tell why a connection failed
+_ERRORS_LIMIT = 8192  # enough of the first error bytes to see why a connection failed
 _PUMP_LATE = 5.0  # seconds that the pump may take to come to them on a busy machine
 
 
@@ -36,7 +36,7 @@ class _Buffer(RecvBuffer):
         self._pump = pump
         self._fd = fd
         self._paused = False
-        self.first = b""  # what came first, kept after it was taken
+        self.first = b""  # the first bytes, kept after they were taken
         pump.add(fd, self._fill)
 
     def _fill(self, data: bytes) -> bool:
@@ -58,9 +58,9 @@ class _Buffer(RecvBuffer):
         return data
 
     def lies_unread(self) -> bool:
-        """Whether the pipe has what the pump has not read yet, be it its end."""
+        """Whether the pipe has bytes, or its end, that the pump has not read yet."""
         if self._paused or self.ended():
-            return False  # what is held back waits for the owner
+            return False  # the pump holds the rest back until the owner reads
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)  # closed meanwhile: it has just ended
         return bool(poller.poll(0))
@@ -74,8 +74,8 @@ class _Buffer(RecvBuffer):
 class ChildLink(Link):
     """The link to one local child; see ``Link`` for the contract.
 
-    fds: what leads to its input, output and error output, where these are not the
-    pipes of ``process``; the link's own from here on.
+    fds: its input, output and error output, where these are not the pipes of ``process``; the
+    link owns them from here on.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class ChildLink(Link):
     def _first_errors(self, timeout: float) -> bytes:
         """The first error bytes, after the pipe's end or ``timeout`` seconds.
 
-        For what lies in the pipe by then the pump is waited for, where it does not run.
+        If the pump has not run yet, waits for it to read the bytes that are in the pipe by then.
         """
         if not self._errors.ended(timeout):  # a grandchild may hold the pipe open
             end = time.monotonic() + _PUMP_LATE
@@ -195,7 +195,7 @@ class ChildLink(Link):
 
 
 def _pipes_of(process: subprocess.Popen[bytes]) -> tuple[int, int, int]:
-    """The child's pipes, taken from the Python objects: they would close them once more at exit."""
+    """The child's pipes, taken from the Python objects, which would close them again at exit."""
     pipes = (process.stdin, process.stdout, process.stderr)
     fds = []
     for pipe in pipes:
@@ -245,7 +245,7 @@ class TerminalLink(ChildLink):
         errors, unused = os.pipe()
         os.close(unused)
         self._size_of: int | None = os.dup(master)
-        # a terminal that nobody has open reads as ended: until the child has
+        # a terminal that no process has open reads as ended: until the child has
         self._slave: int | None = slave
         super().__init__(process, pump, (os.dup(master), master, errors))
 

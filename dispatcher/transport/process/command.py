@@ -1,9 +1,9 @@
 """Commands that give a byte stream: any program (``--rsh``), and this machine.
 
-A template is an argv with ``{host}``, ``{user}``, ``{port}`` and ``{command}``. No shell takes part
-on this side, so a host name cannot become more than one argument. ``ssh`` and every launch agent
-made for ``mpirun`` give their last arguments to a shell there; ``kubectl exec`` and its kind start
-a program from them as they are. ``template`` tells known programs apart by name.
+A template is an argv with ``{host}``, ``{user}``, ``{port}`` and ``{command}``. dispatch starts it
+without a shell, so a host name cannot become more than one argument. ``ssh`` and every launch agent
+made for ``mpirun`` give their last arguments to a shell on the host; ``kubectl exec`` and its kind
+start a program from them as they are. ``template`` recognises known programs by name.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ _EXEC = frozenset({
     "systemd-run",
 })  # fmt: skip
 
-#: programs that start another, which tells how words are understood
+#: programs that start another; that one decides how the arguments are understood
 _BEFORE = frozenset({"doas", "env", "sudo"})
 
 #: One step a host beside whatever else runs in the job; the agent lives in it, and
@@ -137,7 +137,7 @@ SRUN = (
 def template(text: str, flag: str = "--rsh") -> tuple[str, ...]:
     """The argv template of a remote-shell command as a user writes it.
 
-    Without ``{host}`` the host follows the words, as ``mpirun`` has it.
+    Without ``{host}`` the host comes after the words, as with ``mpirun``.
 
     Raises: UsageError when there are no words or a quote is left open.
     """

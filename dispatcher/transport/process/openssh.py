@@ -1,8 +1,8 @@
 """``SshTransport``: the system's ``ssh``, with all it can do and one process a host.
 
-For sites whose logins need what the built-in client does not speak (GSSAPI, smart cards, security
+For sites whose logins need methods that the built-in client lacks (GSSAPI, smart cards, security
 keys). ``ssh`` does not show its caller when it is connected, so ``open`` succeeds as soon as the
-program lives; ``Link.failure`` reads ssh's words when the stream ended before any byte came.
+program lives; ``Link.failure`` reads ssh's error output if the stream ended before any byte came.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh_auth import identities
 from dispatcher.transport.ssh_auth.host_keys import unknown_key
 
-#: What ssh itself exits with when the connection failed or broke.
+#: ssh's own exit code when the connection failed or broke
 SSH_FAILED = 255
 
 _RULES: tuple[tuple[str, Kind, bool], ...] = (
@@ -55,7 +55,7 @@ _DENIED = re.compile(r"(?P<user>[^\s@]+)@\S+: Permission denied \((?P<methods>[\
 
 
 def classify(errors: str, host: str) -> Failure:
-    """The failure that ssh's error output speaks of; ``LOST`` when it says nothing known."""
+    """The failure that ssh's error output reports; ``LOST`` when no line of it is known."""
     lines = [line.strip()[:_LONG] for line in errors.splitlines() if line.strip()]
     for pattern, kind, retryable in _RULES:
         for line in lines:
@@ -94,7 +94,7 @@ def connect_timeout(seconds: float) -> str:
 def words(
     program: Sequence[str], options: Mapping[str, str], target: Target, command: str
 ) -> list[str]:
-    """The words of an ssh that runs ``command`` on ``target``. program: with its own flags."""
+    """The argv of an ssh that runs ``command`` on ``target``. program: with its own flags."""
     argv = [*program, *(word for name in options for word in ("-o", f"{name}={options[name]}"))]
     if target.user is not None:
         argv += ["-l", target.user]
@@ -136,8 +136,8 @@ class SshTransport(Transport):
 
     config: a file for ``ssh -F`` instead of the user's and the system's.
     reach: seconds at most for connection and banner. accept_new: store and trust the key of a host
-    that has none yet. alive: seconds of silence until a host is asked whether it lives; 0: never,
-    somebody else watches.
+    has none yet. alive: seconds of silence until a host is asked whether it lives; 0: never,
+    as another part of dispatch watches.
     """
 
     name = "ssh"
@@ -180,7 +180,7 @@ class SshTransport(Transport):
         cannot give it a size).
         """
         options = {
-            "BatchMode": "yes",  # nobody is there to answer a prompt
+            "BatchMode": "yes",  # no user is there to answer a prompt
             "ConnectTimeout": connect_timeout(min(seconds, self._reach)),
             **NO_FORWARDING,
         }

@@ -1,6 +1,6 @@
 """One thread that reads every child's pipes: ``Pump.add(fd, sink)``.
 
-A sink that wants no more says so by its return value and is put aside until ``resume``; the
+A sink that wants a pause returns False and is left out until ``resume``; the
 kernel's pipe then fills and the child blocks. A pump never writes, and waits for no process.
 """
 
@@ -56,7 +56,7 @@ class Pump:
     def drop(self, fd: int, last: Sink | None = None) -> None:
         """Close ``fd`` without waiting for its end; returns when it is closed.
 
-        last: gets what lies in the pipe already, up to one piece, and the end.
+        last: gets the bytes that the pipe holds already, up to one piece, and the end.
         """
         done = threading.Event()
 

@@ -1,4 +1,4 @@
 """SSH inside this process, by paramiko; ``paramiko_internals`` alone touches its private parts.
 
-Never here: what ssh_config says (``ssh_config``), or whom to trust (``ssh_auth``).
+Never here: reading ssh_config (``ssh_config``), or deciding whom to trust (``ssh_auth``).
 """

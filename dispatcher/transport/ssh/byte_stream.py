@@ -1,8 +1,8 @@
 """The byte stream under one SSH session: a socket, a jump host's channel, a proxy.
 
 ``ByteStream`` gives paramiko what it calls on a socket, and reads in large pieces. ``shut`` wakes
-whoever is blocked in it; ``close`` frees the descriptor and is left to the thread that reads, so
-that no descriptor is reused under a thread that still waits for it.
+any thread that is blocked in it; ``close`` frees the descriptor. Only the thread that reads calls
+``close``, so that no descriptor is reused under a thread that still waits for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ByteStream:
         self._stream = stream
         self._shut = shut
         self._free = free
-        self._held = b""  # what was read too far, from ``_at`` on
+        self._held = b""  # bytes that were read too far, from ``_at`` on
         self._at = 0
         self._chunk = _CHUNK
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class ByteStream:
         self._free()
 
     def words(self) -> str:
-        """What a helper program said on its standard error, if there is one."""
+        """The error output of a helper program, if there is one."""
         return ""
 
 
@@ -125,7 +125,7 @@ def _acknowledge(sock: socket.socket) -> None:
 def _expect_answers(sock: socket.socket, seconds: float | None) -> bool:
     """Have the kernel end the connection after ``seconds`` without an answer from the other one.
 
-    It asks when nothing was said for a second (tcp(7)), and judges at the next full one: so many
+    It asks after a second of silence (tcp(7)), and judges at the next full one: so many
     seconds at least, one more at most.
     """
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -194,7 +194,7 @@ class ProxyStream(ByteStream):
         return True
 
     def words(self) -> str:
-        # asked when the stream has ended: what it said last may still be on its way
+        # asked when the stream has ended: the last words may still be on their way
         self._silent.wait(_LAST_WORDS)
         return self._words.decode("utf-8", "replace").strip()
 
@@ -236,7 +236,7 @@ def over_command(command: str, pump: Pump) -> ByteStream | Failure:
 
 
 def read_identification(stream: ByteStream, lines: int = 50) -> tuple[str, str]:
-    """The peer's ``SSH-...`` line and what it said before it.
+    """The peer's ``SSH-...`` line, and the lines that it sent before it.
 
     Raises: EOFError with the words before as its argument when the stream ends;
     ValueError when no such line comes within a bound.
@@ -262,7 +262,7 @@ def _read_line(stream: ByteStream) -> str:
         try:
             more = stream.recv(_LINE)
         except (TimeoutError, BlockingIOError):
-            continue  # the deadline is watched by whoever shuts the stream
+            continue  # the thread that shuts the stream watches the deadline
         if not more:
             raise EOFError
         data += more

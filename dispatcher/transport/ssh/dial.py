@@ -2,7 +2,7 @@
 
 All addresses are tried, the two families in turn, each a moment after the one before (RFC 8305's
 idea), so that an IPv6 route that leads nowhere costs a quarter of a second. The name is looked up
-in a thread of its own, as ``getaddrinfo`` knows no time limit.
+in its own thread, as ``getaddrinfo`` knows no time limit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
 
 _STAGGER = 0.25
-#: unacknowledged data ends the connection after this long, unless a link is told to expect more
+#: unacknowledged data ends the connection after this long, unless ``expect_answers`` sets less
 USER_TIMEOUT_MS = 120_000
 
 _Address = tuple[socket.AddressFamily, tuple[object, ...]]
@@ -36,7 +36,7 @@ def dial(
     source: str | None = None,
     steps: Steps | None = None,
 ) -> socket.socket | Failure:
-    """A connected socket without Nagle's delay, or why there is none."""
+    """A connected socket without Nagle's delay, or the failure."""
     if steps is not None:
         steps.enter("name lookup")
     addresses = look_up(host, port, deadline, family)
@@ -177,7 +177,7 @@ class _Race:
             why = f"connection: no answer from {', '.join(silent[:4])} {where}"
             return Failure(Kind.TIMEOUT, f"{why}; {errors}" if errors else why)
         if errno.ECONNREFUSED in codes:
-            if len(codes) == 1:  # the kind says it
+            if len(codes) == 1:  # the kind already names the error
                 errors = ", ".join(text for _, text in few)
             return Failure(Kind.REFUSED, f"{errors} ({where})", f"is sshd running on {self._host}?")
         if errno.ETIMEDOUT in codes:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 #: steps of a login; questions of an attempt, with or without prompts; answers that the user types
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
-#: where ssh_config or the host wants what is not here
+#: where ssh_config or the host wants something that dispatch does not have
 SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
 _SLOW_HINT = "--connect-timeout 200  # if it is slow to let you in"
 _SHA1 = frozenset({"ssh-rsa", "ssh-dss", "ssh-rsa-cert-v01@openssh.com"})
@@ -32,7 +32,7 @@ _LAST = ("in", "late", "gone")
 
 
 class LoggingIn:
-    """Brings a session in. deadline: by ``passwords.timer``. jump: it leads on to other hosts.
+    """Logs a session in. deadline: by ``passwords.timer``. jump: it leads on to other hosts.
 
     goes_on: the host took no key and closed the connection; ``run`` another session for passwords.
     """
@@ -53,7 +53,7 @@ class LoggingIn:
         self._identities = identities
         self._passwords = passwords
         self._types = passwords.may_ask(jump=jump)
-        #: to the user: behind one name, as of this end of a tunnel, may be several hosts
+        #: for the user: one name, as of this end of a tunnel, may lead to several hosts
         self._name = config.name if config.port == 22 else f"{config.name} port {config.port}"
         self._password = passwords.of(config.user, self._name, jump=jump) if self._types else None
         keys = identities.candidates(config) if _KEY in config.methods else []
@@ -64,9 +64,9 @@ class LoggingIn:
         self.goes_on = False
         self._partial = False
         self._refused = False  # the password was, here
-        self._open = False  # it was sent, and nothing has come of it yet
+        self._open = False  # it was sent, and the host has not answered yet
         self._n_typed = 0
-        self._why = ""  # what came of what was typed
+        self._why = ""  # how the host answered the typed text
 
     def run(self, session: Session) -> Failure | None:
         """Why the session did not get in, or None."""
@@ -77,7 +77,7 @@ class LoggingIn:
         try:
             outcome = self._run()
         finally:
-            if self._open:  # others wait for what comes of it
+            if self._open:  # others wait for the outcome
                 self._came("unsettled")
         if isinstance(outcome, Failure):
             return outcome
@@ -85,7 +85,7 @@ class LoggingIn:
             return None
         at_limit = outcome == "gone" and self._spent.isdisjoint(METHODS) and _at_limit(session)
         if outcome in _LAST and not at_limit:
-            # it was late by what was its deadline then; somebody may have begun to type since
+            # it was late by its deadline at that time; the user may have begun to type since
             return why_broken(session, 0.0 if outcome == "late" else self._until())
         self.goes_on = at_limit and self._types and not TYPED.isdisjoint(session.offered)
         return refused(
@@ -108,7 +108,7 @@ class LoggingIn:
                 self._spent.add(_NONE)
             if isinstance(outcome, Failure) or outcome in _LAST:
                 return outcome
-            if outcome == "partial":  # and what was right may be wanted once more
+            if outcome == "partial":  # and the same may be asked for again
                 self._partial = True
                 self._spent.discard(way)
         return "refused"
@@ -116,7 +116,7 @@ class LoggingIn:
     def _next(self) -> str | None:
         """The way to try now, of those that are left; None: the host takes none of them.
 
-        Which it takes it says with its first refusal, and who shows no key first asks for that.
+        The host lists its ways in its first refusal, so a user without a key asks for that first.
         """
         offered, asked = self._session.offered, _NONE in self._spent
         for way in self._config.methods:
@@ -181,7 +181,7 @@ class LoggingIn:
         return word.encode("utf-8", "surrogateescape")
 
     def _judged(self, outcome: str) -> bool:
-        """Tell what came of the password; whether to try another one here."""
+        """Report how the host took the password; whether to try another one here."""
         if outcome in ("in", "partial"):
             return self._came("right")
         if outcome == "refused":
@@ -239,7 +239,7 @@ class LoggingIn:
         return "again" if again else "refused"
 
     def _answers(self, question: Question) -> list[bytes] | None:
-        """What to answer; None: nobody does."""
+        """The answers to a question; None: the user gave none."""
         answers: list[bytes] = []
         word: bytes | None = None
         above = question.above
@@ -259,7 +259,7 @@ class LoggingIn:
                 return None
             answer = self._passwords.answer(self._name, above, prompt)
             if answer is None:
-                self._why = "it asks a question, and nobody answered"
+                self._why = "it asks a question, and got no answer"
                 return None
             above = ()
             answers.append(answer.encode("utf-8", "surrogateescape"))
@@ -292,7 +292,7 @@ def why_broken(session: Session, deadline: float) -> Failure:
 
 
 def _at_limit(session: Session) -> bool:
-    """Whether the host hung up since so many tries failed (sshd's MaxAuthTries)."""
+    """Whether the host hung up because so many tries failed (sshd's MaxAuthTries)."""
     return "authentication failures" in session.goodbye.lower()
 
 
@@ -302,7 +302,7 @@ def _dropped(session: Session, problem: BaseException | None) -> Failure:
     last_words = f": {words}" if words else ""
     if _at_limit(session):
         return Failure(Kind.AUTH, f"the host hung up{last_words}")
-    # An sshd that locks us out for a while says so; trying again prolongs it.
+    # An sshd that locks us out for a while reports that; trying again prolongs it.
     retryable = "not allowed at this time" not in words.lower()
     reason = getattr(problem, "strerror", None)
     how = reason.lower() if reason else "closed by the host"

@@ -1,7 +1,7 @@
-"""All that reaches into paramiko: its packets, channels and connections, made fit for thousands.
+"""All code that reaches into paramiko: its packets, channels and connections, fit for thousands.
 
-Private names of paramiko may stand in no other file; ``test_paramiko_internals`` lists them. What
-is changed, and why, is told in ``docs/design/ssh.md``.
+No other file may use private names of paramiko; ``test_paramiko_internals`` lists them.
+``docs/design/ssh.md`` explains each change to it.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """
@@ -38,7 +38,7 @@ _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 #: packets without data that a peer may send at once, and a second for ever, of some 6 us each; how
 #: many of them one counts that asks for new keys (paid back for each MiB of data) or for an answer,
-#: and so many bytes of any; what a channel's end pays back: all that an honest one has brought
+#: and so many bytes of any; a channel's end pays back all that an honest one has brought
 MOST_ASIDES, ASIDES_RATE = 4_000, 500.0
 _COSTS = {
     common.MSG_KEXINIT: 200.0, common.MSG_GLOBAL_REQUEST: 3.0, common.MSG_CHANNEL_REQUEST: 3.0,
@@ -54,17 +54,17 @@ _WORK = 1e-4
 #: bytes of a secret of ours: twice the 256 bits of the longest key of a cipher, as with OpenSSH
 _SECRET = 64
 _CHANNEL = 8.0
-#: messages that are held back for new keys, of 32 KB at most; who has more data to send waits.
+#: messages that are held back for new keys, of 32 KB at most; a writer with more data waits.
 #: Small ones go on: a jump host may have four for each of 4,000 hosts behind it; 1 KB here each
 _MOST_HELD, _MOST_SMALL = 32, 16_384
-#: bytes of ours that were taken, for one packet that tells so
+#: bytes of ours that were taken, for one packet that reports it
 _TAKEN = 1 << 10
 _MOST_EXTENSIONS = 64
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
 _stack_lock = threading.Lock()
 
-#: what this paramiko can do, by what it is for
+#: the algorithms of this paramiko, by their purpose
 SUPPORTED: dict[str, Container[str]] = {
     "ciphers": paramiko.Transport._cipher_info,
     "macs": paramiko.Transport._mac_info,
@@ -79,10 +79,10 @@ class Misbehaved(SSHException):  # type: ignore[misc]
 
 
 class BoundedPacketizer(Packetizer):  # type: ignore[misc]
-    """Packets of one connection: bounded, without a timer; it knows when the host was heard."""
+    """Packets of one connection: bounded, without a timer; knows when the host last sent."""
 
     last_received = 0.0  # when the last bytes came
-    silent: Callable[[float], None]  # told the seconds for which nothing came
+    silent: Callable[[float], None]  # gets the seconds for which nothing came
 
     def __init__(self, stream: ByteStream) -> None:
         super().__init__(stream)
@@ -108,12 +108,12 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
             raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
 
     def brought(self, nbytes: int) -> None:
-        """The last packet brought so much data."""
+        """Pay back for ``nbytes`` of data in the last packet."""
         if nbytes:
             self.paid(1.0 + nbytes * _COSTS[common.MSG_KEXINIT] / (1 << 20))
 
     def paid(self, cost: float) -> None:
-        """So many of those packets had a reason."""
+        """Pay back ``cost``: those packets had a reason."""
         self._asides.paid(cost)
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
@@ -129,21 +129,21 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
         self.silent(time.monotonic() - self.last_received)
 
     def sends(self) -> bool:
-        """Whether somebody is sending, and maybe for long."""
+        """Whether a thread is sending, and maybe for long."""
         free = self._Packetizer__write_lock.acquire(blocking=False)
         if free:
             self._Packetizer__write_lock.release()
         return not free
 
     def start_handshake(self, timeout: float) -> None:
-        """Nothing: deadlines are the caller's, and a timer would be a thread more."""
+        """Do nothing: the caller keeps the deadlines, and a timer would be one more thread."""
 
     def _log(self, level: int, msg: Any) -> None:
         pass
 
 
 def _short_secret(exchange: Any) -> None:
-    """In place of paramiko's, which is twice as long, or as long as the group, and as slow."""
+    """Choose a secret in place of paramiko's, which is twice as long or as long as the group."""
     exchange.x = int.from_bytes(os.urandom(_SECRET), "big")
 
 
@@ -154,13 +154,13 @@ class Group14(KexGroup14SHA256):  # type: ignore[misc]
 
 
 class Group16(KexGroup16SHA512):  # type: ignore[misc]
-    """The same of 4096 bits."""
+    """Diffie-Hellman in a group of 4096 bits."""
 
     _generate_x = _short_secret
 
 
 class HostsGroup(KexGexSHA256):  # type: ignore[misc]
-    """The same in a group that the host chooses, and we pay for."""
+    """Diffie-Hellman in a group that the host chooses, within our limit."""
 
     max_bits = 4096
     _generate_x = _short_secret
@@ -184,9 +184,9 @@ class SshChannel(Channel):  # type: ignore[misc]
         self.exit_code: int | None = None
         self.exit_signal: str | None = None
         self.on_status: Callable[[], None] = lambda: None
-        self._granted = window  # grown before the peer is told: see acknowledge
+        self._granted = window  # grown before the peer gets the grant: see acknowledge
         self._received = 0
-        self._untold = 0  # bytes of ours that the host has not said it took
+        self._untold = 0  # bytes of ours that the host has not acknowledged
         self._unsent: deque[Message] = deque()
         self._sending = threading.Lock()
 
@@ -206,7 +206,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         return True
 
     def shutdown_write(self) -> None:
-        """As paramiko's: end the input there; what was written before goes first."""
+        """As paramiko's: end the command's input; earlier data goes first."""
         with self.lock:
             end = None if self.closed else self._send_eof()
             if end is not None:
@@ -214,7 +214,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self._send_in_turn()
 
     def close(self) -> None:
-        """As paramiko's: close both directions; what was written before goes first."""
+        """As paramiko's: close both directions; earlier data goes first."""
         with self.lock:
             self._unsent.extend(last for last in self._close_internal() if last is not None)
         self._send_in_turn()
@@ -240,7 +240,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         return size
 
     def _send_in_turn(self) -> None:
-        """Send what is unsent; whoever sends already goes on with what others add.
+        """Send what is unsent; a thread that sends already goes on with data that others add.
 
         The channel's lock is not held: its reader needs it, also while a writer waits
         for the host to take what it sends.
@@ -301,7 +301,7 @@ class SshChannel(Channel):  # type: ignore[misc]
             self.in_stderr_buffer.feed(data)
 
     def on_window(self, m: Any) -> None:
-        """The host takes more. One that tells what it took of ours is not counted."""
+        """The host takes more. A packet that acknowledges our data is not counted."""
         more = m.get_int()
         with self.lock:
             taken = min(more, self._untold)
@@ -311,7 +311,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self.transport.packetizer.paid(min(1.0, taken / _TAKEN))
 
     def on_request(self, m: Any) -> None:
-        """The host says how the command ended (RFC 4254, 6.10), or asks what we refuse."""
+        """The host reports how the command ended (RFC 4254, 6.10), or asks what we refuse."""
         kind, wants_reply = m.get_binary(), m.get_boolean()
         if kind == b"exit-status":
             self.exit_code = min(m.get_int(), 255)
@@ -339,7 +339,7 @@ class SshChannel(Channel):  # type: ignore[misc]
 
 
 def request(channel: SshChannel, name: str, *, wants_reply: bool) -> Any:
-    """The start of a channel request; what it carries is to be added."""
+    """The start of a channel request; the caller adds its contents."""
     message = Message()
     message.add_byte(common.cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
@@ -349,21 +349,21 @@ def request(channel: SshChannel, name: str, *, wants_reply: bool) -> Any:
 
 
 class Login(AuthHandler):  # type: ignore[misc]
-    """An attempt to log in. Hands to the connection what paramiko drops of a host's answers.
+    """One attempt to log in. Hands to the connection the answers of a host that paramiko drops.
 
-    What a host asks (RFC 4256) ends the wait for the attempt, too: it may take a person to answer,
-    and this is the connection's own thread. So does its word that it takes a key that
+    A host's question (RFC 4256) ends the wait for the attempt, too: it may take a person to answer,
+    and this is the connection's own thread. So does its answer that it takes a key that
     ``asks_first`` (RFC 4252, 7): ``sign`` comes next.
     """
 
-    _is_wanted = True  # what logs in has still to be sent
+    _is_wanted = True  # the login has still to be sent
     takes_key = False  # the host has said so
     unfit = ""  # why the key cannot sign for this host
     _algorithm = ""
     _asks = False
 
     def _request_auth(self) -> None:
-        """As paramiko's, but once a connection: a round trip less for each key."""
+        """As paramiko's, but once a connection: saves a round trip for each key."""
         if self.transport.serves_logins:
             accepted = Message()
             accepted.add_string("ssh-userauth")
@@ -372,7 +372,7 @@ class Login(AuthHandler):  # type: ignore[misc]
             super()._request_auth()
 
     def _parse_service_accept(self, m: Any) -> None:
-        """Send it, but once: with each time a key would sign again."""
+        """Send the login, but once: each time would let a key sign again."""
         if not self._is_wanted:
             raise Misbehaved("it asks for the same login again")
         self._is_wanted = False
@@ -394,7 +394,7 @@ class Login(AuthHandler):  # type: ignore[misc]
             self.sign()
 
     def sign(self) -> None:
-        """Log in by the key. Raises: what it raises where it does not sign."""
+        """Log in by the key. Raises: the key's own error where it does not sign."""
         key: Any = self.private_key
         algorithm = self._algorithm
         blob = self._get_session_blob(key, "ssh-connection", self.username, algorithm)
@@ -423,7 +423,7 @@ class Login(AuthHandler):  # type: ignore[misc]
         elif self._asks and not (self.takes_key or self.authenticated):  # or: it takes the key
             self.takes_key = True
         elif self.auth_method != "keyboard-interactive" or self.authenticated:
-            raise Misbehaved("it asks something that nobody wanted to be asked")
+            raise Misbehaved("it asks a question that does not belong to this login")
         else:
             self.transport.on_question(m)
         if self.auth_event is not None:
@@ -436,9 +436,9 @@ class Login(AuthHandler):  # type: ignore[misc]
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """One SSH connection and its thread; who derives from it says what is done with it.
+    """One SSH connection and its thread; a class derived from it decides what is done with it.
 
-    offers: algorithms by what they are for, as in ``SUPPORTED``.
+    offers: algorithms by their purpose, as in ``SUPPORTED``.
     """
 
     active: Any  # paramiko's; turns False on another thread, at any moment
@@ -529,7 +529,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
             raise SSHException("it does not end the exchange of keys")
 
     def send(self, message: Any) -> bool:
-        """Whether the connection still stood when ``message`` was sent."""
+        """Send ``message``; whether the connection was still open then."""
         try:
             self._send_user_message(message)
         except (EOFError, OSError, SSHException):
@@ -537,7 +537,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         return bool(self.active)
 
     def send_message(self, channel: SshChannel, message: Any) -> bool:
-        """As ``send``, but not after the channel's close."""
+        """Do as ``send``, but not after the channel's close."""
         try:
             return channel.send_message(message) and bool(self.active)
         except (EOFError, OSError, SSHException):
@@ -559,7 +559,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         try:
             super().run()
         finally:
-            self.clear_to_send.set()  # who waits for new keys sees the end
+            self.clear_to_send.set()  # a thread that waits for new keys sees the end
             self.stream.close()
 
     def stop_thread(self) -> None:
@@ -568,7 +568,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         self.packetizer.close()
 
     def _send_user_message(self, data: Any) -> None:
-        """As paramiko's, but during an exchange of keys it only leaves the message behind."""
+        """As paramiko's, but during an exchange of keys it only queues the message."""
         with self.clear_to_send_lock:
             if not self.active:
                 return
@@ -596,7 +596,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         return self._offers[kind]
 
     def _parse_debug(self, m: Any) -> None:
-        """Nothing: sshd explains each login, which paramiko escapes for a log that nobody reads."""
+        """Do nothing: paramiko escapes sshd's text about each login for a log without a reader."""
 
     def _check_banner(self) -> None:
         try:
@@ -618,7 +618,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     def _parse_request_success(self, m: Any) -> None:
         self.on_answer()
 
-    _parse_request_failure = _parse_request_success  # sshd knows no request of ours, and says so
+    _parse_request_failure = _parse_request_success  # sshd refuses each request of ours
 
     def _parse_ext_info(self, m: Any) -> None:
         count = m.get_int()

@@ -2,7 +2,7 @@
 
 One deadline spans name look-up, connection, key exchange, login and the command's start; a host
 that is late fails with the step's name. All hosts behind a jump host share one connection to it.
-Not here: GSSAPI, smart cards, forwarding; a host whose config needs more gets a hint.
+Without: GSSAPI, smart cards, forwarding; a host whose config needs more gets a hint.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class _Versions(ModuleType):
 def preload(*, alone: bool = False) -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
-    Two thirds of its import are for what is not used here (``python -X importtime``), so these are
-    hidden from it meanwhile: ``invoke``, which its config reader can do without, and
-    ``importlib.metadata``, which it asks for its own version. Not in a program that uses our API:
-    its other threads may import them meanwhile. alone: the process is ours, as that of the CLI is.
+    Two thirds of its import are for parts that dispatch does not use (``python -X importtime``), so
+    these are hidden from it while it loads: ``invoke``, which its config reader can do without, and
+    ``importlib.metadata``, which it asks for its own version. alone: the process is ours, like the
+    CLI's. In a program that uses our API other threads may import them, so nothing is hidden.
     """
     with _import_lock:
         if "paramiko" in sys.modules:
@@ -87,10 +87,10 @@ class ParamikoTransport(Transport):
     """SSH to any number of hosts.
 
     config: as ``ssh -F``; ``None`` for the user's and the system's files. host_keys: ``strict`` or
-    ``accept-new``; ``None`` for what the config says. passwords: what is typed to log in, and by
-    whose hand. keep: connections whose command has ended serve the next one, until ``close``; or
+    ``accept-new``; ``None`` for the config's setting. passwords: the user's, and how to ask for
+    them. keep: connections whose command has ended serve the next one, until ``close``; or
     they go to and come from the caller's own. alive: when a silent host is asked whether it lives.
-    reach: seconds of a deadline for what comes before the login, and as many for its keys alone.
+    reach: seconds of a deadline for all steps before the login, and as many for its keys alone.
     """
 
     name = "paramiko"
@@ -151,12 +151,12 @@ class ParamikoTransport(Transport):
     def open_pooled(
         self, target: Target, command: str, deadline: float, window: Window | None = None
     ) -> Link | None:
-        """As ``open``, but only over a connection that is there; else None."""
+        """Do as ``open``, but only over a connection that is there; else None."""
         route = self._route(target)
         return None if isinstance(route, Failure) else self._reuse(route, command, deadline, window)
 
     def open_started(self, target: Target, command: str) -> Link | None:
-        """As ``open_pooled``, but only where ``command`` runs already: without waiting."""
+        """Do as ``open_pooled``, but only where ``command`` runs already: never waits."""
         route = self._route(target, runs=False)
         if isinstance(route, Failure):
             return None
@@ -171,7 +171,7 @@ class ParamikoTransport(Transport):
         *,
         started: bool = False,
     ) -> Link | None:
-        """A link over a connection that is there; None where it must be made anew.
+        """A link over a connection that is there; None where a new one is needed.
 
         started: only where ``command`` has started already.
         """
@@ -234,7 +234,7 @@ class ParamikoTransport(Transport):
     ) -> Session | Failure:
         """A logged-in session with the last host of the route, through those before it.
 
-        deadline: by the timer of the passwords. jump: it is to lead on to others.
+        deadline: by the timer of the passwords. jump: it leads on to other hosts.
         """
         from dispatcher.transport.ssh.session import Session, offers
 

@@ -1,7 +1,7 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-A channel of it as a ``Link`` is ``ParamikoLink``. Why ``offers`` has these algorithms in this order
-is told in ``docs/design/ssh.md``; ``paramiko_internals`` brings paramiko to do all this.
+``ParamikoLink`` is a channel of it as a ``Link``. ``docs/design/ssh.md`` explains why ``offers``
+has these algorithms in this order; ``paramiko_internals`` brings paramiko to do all this.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """
@@ -51,7 +51,7 @@ _SECURITY_KEYS = (  # of an ssh-agent
     "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
     "sk-ssh-ed25519-cert-v01@openssh.com", "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
 )  # fmt: skip
-#: what a login is signed by
+#: the algorithms that sign a login
 PUBKEYS = (*HOST_KEYS, *_SECURITY_KEYS)
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
@@ -66,9 +66,9 @@ MOST_PROMPTS, MOST_WORDS = 8, 8192
 
 @dataclass(frozen=True)
 class Question:
-    """What a host wants to be answered by keyboard-interactive; its words are as it sent them.
+    """A host's keyboard-interactive question; its text is as the host sent it.
 
-    prompts: each with whether what is typed may be shown. expired: it asks nothing, but wants
+    prompts: each with whether the answer may be shown. expired: it asks nothing, but wants
     another password to be set.
     """
 
@@ -78,7 +78,7 @@ class Question:
 
 
 def _read_question(m: Any) -> Question:
-    """Raises: Misbehaved for more than anybody would ask, which is not read then."""
+    """Read a question. Raises: Misbehaved for more than a host needs to ask, which is not read."""
     above = [_words(m), _words(m)]
     m.get_binary()  # the language
     count = m.get_int()
@@ -107,12 +107,12 @@ class HostUnresponsive(SSHException):  # type: ignore[misc]
 
 
 class Standby:
-    """``command``, started on a channel of ``session`` before anybody wants it.
+    """``command``, started on a channel of ``session`` before any user wants it.
 
     It is a shell that reads its command from standard input, so all commands fit it
-    (docs/design/exec.md). It ends with the connection, having done nothing. Whoever keeps the
-    session calls ``begin``, who opens a link calls ``take``; between them things happen on the
-    session's own thread, which sends but never waits here.
+    (docs/design/exec.md). It ends with the connection, having done nothing. The keeper of the
+    session calls ``begin``, the code that opens a link calls ``take``; between them things happen
+    on the session's own thread, which sends but never waits here.
     """
 
     def __init__(self, session: Connection, command: str, environment: Variables) -> None:
@@ -127,7 +127,7 @@ class Standby:
         self._session.ask_for(self._channel)
 
     def set(self) -> None:
-        """The host has answered, or the connection is gone; on the session's thread."""
+        """Start the command: the host has answered, or has gone; on the session's thread."""
         # no exec during a new key exchange: this thread is the one that carries it out
         if self._channel.active and self._session.clear_to_send.is_set():
             for message in _to_start(self._channel, self.command, self.environment):
@@ -135,7 +135,7 @@ class Standby:
         self._opened.set()
 
     def may_be_taken(self) -> bool:
-        """Whether it is worth a try: it was not refused."""
+        """Whether it may still be taken: the host did not refuse it."""
         return not self._channel.refusal
 
     def take(self, deadline: float) -> SshChannel | None:
@@ -155,7 +155,7 @@ class Standby:
 
 
 def _to_start(channel: SshChannel, command: str, environment: Variables) -> Iterator[Any]:
-    """The messages that start ``command``: its variables, not to be answered, and itself."""
+    """The messages that start ``command``: its variables, without a reply, and itself."""
     for texts in (*environment, (command,)):
         message = request(channel, "env" if texts[1:] else "exec", wants_reply=not texts[1:])
         for text in texts:
@@ -183,10 +183,10 @@ class Session(Connection):
         self.steps = steps
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self.question: Question | None = None  # that the host waits to be answered
-        #: of the commands to come, as ``HostConfig`` has it
+        #: for the next commands, as in ``HostConfig``
         self.environment: Variables = ()
         self.unsigned = ""  # why the key that was tried last did not sign
-        self._heard = threading.Event()  # set when an attempt to log in has come to something
+        self._heard = threading.Event()  # set when an attempt to log in has a result
         steps.enter("ssh banner")
         self._check = check
         self._host_key_blob: bytes | None = None
@@ -212,11 +212,11 @@ class Session(Connection):
         return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
 
     def try_none(self, user: str, deadline: float) -> str:
-        """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
+        """As ``try_key``, without a key: few hosts let us in so, all list their ways."""
         return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
 
     def try_password(self, user: str, password: bytes, deadline: float) -> str:
-        """As ``try_key``, by a password; or ``asked``: it was right, and is to be changed."""
+        """As ``try_key``, by a password; or ``asked``: it was right, but must be changed."""
         return self._log_in(lambda login, done: login.auth_password(user, password, done), deadline)
 
     def try_interactive(self, user: str, deadline: float) -> str:
@@ -224,7 +224,7 @@ class Session(Connection):
         return self._log_in(lambda login, done: login.auth_interactive(user, None, done), deadline)
 
     def answer(self, answers: Sequence[bytes], deadline: float) -> str:
-        """Answer the host's ``question``; what comes of it is as for ``try_interactive``."""
+        """Answer the host's ``question``; the result is as for ``try_interactive``."""
         self.question = None
         self._heard.clear()
         message = Message()
@@ -339,7 +339,7 @@ class Session(Connection):
         return self._ask(channel, message, deadline)
 
     def resize(self, channel: SshChannel, window: Window) -> None:
-        """Tell the channel's terminal its new size."""
+        """Set the size of the channel's terminal."""
         message = request(channel, "window-change", wants_reply=False)
         for value in (window.columns, window.rows, 0, 0):
             message.add_int(value)
@@ -363,7 +363,7 @@ class Session(Connection):
         return "refused" if self.active else "gone"
 
     def silence(self) -> str | None:
-        """What was seen of it if the host does not answer any more, else None."""
+        """How a host that does not answer any more was noticed; None if it answers."""
         problem = self.saved_exception
         if isinstance(problem, HostUnresponsive):
             return str(problem)
@@ -372,7 +372,7 @@ class Session(Connection):
         return None
 
     def broken_by(self) -> str | None:
-        """What it did if the host broke a bound of ours, else None."""
+        """How the host broke a bound of ours; None if it did not."""
         problem = self.saved_exception
         return str(problem) if isinstance(problem, Misbehaved) else None
 
@@ -410,13 +410,13 @@ class Session(Connection):
 
     def on_silence(self, seconds: float) -> None:
         if not self.is_authenticated():
-            return  # what is due by a deadline is waited for elsewhere
+            return  # the login has its own deadline
         if self.packetizer.last_received != self._silent_since:
             self._silent_since, self._questions = self.packetizer.last_received, 0
         due = base.questions_due(seconds, *self._alive)
         if due is None and self._questions >= self._alive[1]:
             raise HostUnresponsive(f"no answer for {seconds:.0f} s")
-        if due is None or due > self._questions:  # if late: nobody is given up unasked
+        if due is None or due > self._questions:  # if late: every host is asked before it is lost
             self._questions += 1
             if not self.packetizer.sends():  # else what is under way has to be answered as well
                 self._question()

@@ -1,7 +1,7 @@
 """Sessions that several commands share: idle ones for the next command, those to jump hosts.
 
-A connection serves one command at a time, and comes back to ``SessionPool`` only when that has
-ended by itself. A jump host has one connection for all hosts behind it.
+A connection serves one command at a time, and comes back to ``SessionPool`` only when its command
+has ended by itself. A jump host has one connection for all hosts behind it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Route = tuple[HostConfig, ...]
 class SessionPool:
     """Idle sessions by route; ``give`` and ``take`` are called from any thread.
 
-    Which SSH agent the login was by is no part of it: that of a later login is another.
+    The SSH agent of the login does not count: a later login may have another.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class SessionPool:
         self._closed = False
 
     def take(self, route: Route, started: str | None = None) -> Session | None:
-        """A living session that leads there and is nobody else's from now on, or None.
+        """A living session for ``route``, which the caller then owns, or None.
 
         started: only one where that command runs already.
         """
@@ -76,7 +76,7 @@ class SessionPool:
                 session.stand_by(command)
 
     def names(self) -> list[str]:
-        """The hosts that idle sessions lead to, as they were named."""
+        """The hosts that idle sessions lead to, by the names that users gave."""
         with self._lock:
             return [
                 route[-1].name
@@ -86,7 +86,7 @@ class SessionPool:
             ]
 
     def drop(self, seconds: float = 0.0, names: Collection[str] | None = None) -> None:
-        """End the sessions (to ``names`` only) that died, or that nobody used for ``seconds``."""
+        """End the sessions (to ``names`` only) that died, or were idle for ``seconds``."""
         limit = time.monotonic() - seconds
         old: list[Session] = []
         with self._lock:
@@ -103,19 +103,19 @@ class SessionPool:
             session.end()
 
     def close(self) -> None:
-        """End them all, and each that comes back later."""
+        """End all sessions, and each that comes back later."""
         with self._lock:
             self._closed = True
         self.drop()
 
 
 def _by_any_agent(route: Route) -> Route:
-    """Without what differs between commands that may share a session."""
+    """The route without the parts in which commands that share a session may differ."""
     return tuple(dataclasses.replace(hop, identity_agent=None, environment=()) for hop in route)
 
 
 _CHANNELS_AT_ONCE = 32  # being opened through one jump host
-#: what sshd says of a host that it does not reach -> its kind
+#: sshd's words about a host that it does not reach -> its kind
 _REFUSALS = {
     "refused": Kind.REFUSED, "timed out": Kind.TIMEOUT, "not known": Kind.DNS,
     "name resolution": Kind.DNS,
@@ -124,7 +124,7 @@ _SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
 
 
 class JumpHost:
-    """The one connection to a jump host, made by whoever needs it first.
+    """The one connection to a jump host, made by the thread that needs it first.
 
     connect: logs in there by a deadline. All deadlines are by ``timer``.
     """
@@ -144,7 +144,7 @@ class JumpHost:
     def reach(
         self, config: HostConfig, deadline: float, seconds: float = math.inf
     ) -> ByteStream | Failure:
-        """A stream to a host behind this one, which has so many seconds for itself."""
+        """A stream to a host behind this one; that host alone gets so many ``seconds``."""
         late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
         while not self._lock.acquire(timeout=max(0.0, deadline - self._timer.now())):
             if deadline <= self._timer.now():
@@ -171,7 +171,7 @@ class JumpHost:
             return self._session
         if self._failure is not None:
             fresh = time.monotonic() - self._failed_at < _SAME_ANSWER
-            # Who was refused is refused again, and counted against us each time.
+            # A login that was refused is refused again, and counted against us each time.
             if fresh or self._failure.kind in (Kind.AUTH, Kind.CONFIG):
                 return self._failure
         session = self._connect(deadline)

@@ -1,4 +1,4 @@
-"""Whether a host's key is one that we know, and the keys that we log in with.
+"""The check of hosts' keys, and the keys that we log in with.
 
-Never here: connections. Nothing is trusted that OpenSSH would not trust.
+Never here: connections. We trust nothing that OpenSSH would not trust.
 """

@@ -1,8 +1,8 @@
-"""Whether a host's key or certificate is one that we know: ``HostKeyCheck``.
+"""``HostKeyCheck``: whether a host's key or certificate is one that we know.
 
 ``strict``: only keys on file. ``accept-new``: a host without any key on file is trusted at first
-sight; a changed key is refused all the same. paramiko never looks at who signed a certificate, so
-that is done here (OpenSSH's ``PROTOCOL.certkeys``). A bad certificate is a key like any other.
+sight; a changed key is still refused. paramiko never looks at who signed a certificate, so this
+file does (OpenSSH's ``PROTOCOL.certkeys``). A bad certificate counts as a plain key.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from dispatcher.transport.ssh_auth.known_hosts import (
 )
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
-#: what an authority may sign by
+#: the algorithms that an authority may sign by
 SIGNATURES = (*PLAIN, "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com")
 _HOST = 2
 _FOREVER = 2**63
@@ -80,7 +80,7 @@ def certificate_problem(
         return "its signature is wrong"
     if not after <= (time.time() if now is None else now) < min(before, _FOREVER):
         return "it is not valid at this time"
-    # A certificate without names would vouch for every host there is. No wildcards, as in ssh.
+    # A certificate without names would vouch for every host there is. As in ssh: no wildcards.
     if host not in (name.decode("utf-8", "replace").lower() for name in names):
         return f"it is not for {host}"
     return None
@@ -112,7 +112,7 @@ def _verify(authority: bytes, signed: bytes, signature: bytes) -> bool:
 def _of_security_key(
     key: bytes, signed: bytes, signature: bytes
 ) -> tuple[str, bytes, bytes, bytes]:
-    """A plain key's type and blob, what that has signed, and its signature: see PROTOCOL.u2f.
+    """A plain key's type and blob, the data that it signed, its signature: see PROTOCOL.u2f.
 
     Raises: ValueError.
     """
@@ -130,9 +130,9 @@ def _of_security_key(
 
 
 class HostKeyCheck:
-    """The judgement of one host's key. policy: ``strict`` or ``accept-new``.
+    """Checks one host's key. policy: ``strict`` or ``accept-new``.
 
-    address: that it is reached at; None for one behind a jump host or a proxy.
+    address: the host's; None for a host behind a jump host or a proxy.
     """
 
     def __init__(
@@ -147,17 +147,17 @@ class HostKeyCheck:
         self._authorities = tuple(entry.blob for entry in authorities)
         self._address = ""
         self._of_address: tuple[Entry, ...] = ()
-        # as in ssh, many a name stands for this machine's own address
+        # as in ssh, many names may lead to this machine's own address
         if config.check_address and address and not address.startswith(("127.", "::1")):
             self._address = lookup_name(address, config.port)
             self._of_address = index.keys_of(self._address).keys
 
     def wanted_types(self, offered: tuple[str, ...]) -> tuple[str, ...]:
-        """Our host key algorithms, in order, narrowed to what can be checked.
+        """Our host key algorithms, in order, narrowed to those that can be checked.
 
         With keys on file: only their types. Without: all plain ones, to be learned or for the
-        fingerprint in the message. Certificates go first, where an authority is on file; where
-        nothing else may be asked for they are keys like any others.
+        fingerprint in the message. Certificates go first, where an authority is on file; if
+        ssh_config allows nothing else, they are treated as plain keys.
         """
         keys = self._known.keys or self._portless.keys
         known = {name for entry in keys for name in algorithms(entry.kind)}
@@ -269,17 +269,17 @@ class HostKeyCheck:
         return Failure(
             Kind.HOST_KEY_REVOKED,
             f"the key {fingerprint(revoked)} {whose} is marked @revoked ({entry.place})",
-            hint="give the host a new key: this one is not to be trusted",
+            hint="give the host a new key: this one must not be trusted",
         )
 
 
 def unknown_key(host: str, port: int | None, file: str, *, choice: bool = True) -> str:
-    """What to do about a host without a key in ``file``. choice: of taking new keys on trust."""
+    """A hint for a host without a key in ``file``. choice: offer to take new keys on trust."""
     where = "" if port in (None, 22) else f"-p {port} "
     scan = f"ssh-keyscan {where}{host} >> {file}"
     if not choice:
         return f"{scan}  # after checking the fingerprint"
     return (
-        "--host-keys accept-new  # takes the key it shows now on trust, and no other later; "
+        "--host-keys accept-new  # trusts the key shown now and refuses others later; "
         f"or check the fingerprint, then: {scan}"
     )

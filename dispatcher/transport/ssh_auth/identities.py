@@ -1,9 +1,9 @@
-"""The keys to log in with (``Identities.candidates``), and why nobody was let in (``refused``).
+"""The keys to log in with (``Identities.candidates``), and why no login worked (``refused``).
 
 Order, as in ssh: keys named in the config that the agent signs for, other keys of the agent, key
-files. What has worked for another host of this run goes first, so that a fan-out makes one attempt
-a host: sshd counts them. A key file is read when its turn comes, and its passphrase is asked for
-once.
+files. A key that worked for another host of this run goes first, so that a fan-out makes one
+attempt a host: sshd counts them. A key file is read when its turn comes, and dispatch asks for its
+passphrase once.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from dispatcher.transport.ssh_config.host_config import TYPED, HostConfig
 
 _PASSPHRASES = 3
 
-#: Asks the user something secret; ``None`` when nobody answers.
+#: Asks the user for a secret; ``None`` when the user gives none.
 Ask = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A key that may open a host; ``load`` gives what paramiko signs with."""
+    """A key that a host may take; ``load`` gives the object that paramiko signs with."""
 
     label: str  # for messages: a path or "agent: comment"
     load: Callable[[], Any]  # a paramiko.PKey, an AgentKey, or None when it cannot serve
@@ -84,7 +84,7 @@ class Identities:
         return sorted(found, key=lambda candidate: rank.get(candidate.label, len(rank)))
 
     def missing(self, config: HostConfig) -> str:
-        """What there is instead of a key: an agent without one, files that are not there."""
+        """Why there is no key: an agent without one, files that do not exist."""
         found = "no ssh-agent"
         if config.identity_agent:
             agent = self._agents.get(config.identity_agent)
@@ -146,7 +146,7 @@ class Identities:
         return Candidate(certificate or path, load, path, blob)
 
     def ask_passphrase(self, path: str, attempt: int) -> str | None:
-        """What the user types for a key file; ``None`` when there is nobody to ask."""
+        """The user's passphrase for a key file; ``None`` when there is no user to ask."""
         if self._ask is None:
             return None
         again = "wrong, once more: " if attempt else ""
@@ -188,7 +188,7 @@ class _KeyFile:
             if attempt < _PASSPHRASES:
                 passphrase = self._owner.ask_passphrase(self._path, attempt)
             if passphrase is None:
-                return self._unusable("it has a passphrase, and nobody was there to type it")
+                return self._unusable("it has a passphrase, and none was typed")
         return self._unusable("wrong passphrase")
 
     def _parse(self, passphrase: str | None) -> Any:
@@ -232,7 +232,7 @@ def _allows(config: HostConfig, blob: bytes) -> bool:
 
 
 def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:
-    """The agent's key for a public half; for a certificate also the plain one it is about."""
+    """The agent's key for a public half; for a certificate also the plain key that it certifies."""
     if blob is None:
         return None
     try:
@@ -249,7 +249,7 @@ def _agent_label(blob: bytes) -> str:
 
 
 def _from_pem(text: str, passphrase: str | None) -> str:
-    """A key of PKCS#8 or older PEM in OpenSSH's own format. Raises: PasswordRequiredException."""
+    """Convert a PKCS#8 or older PEM key to OpenSSH's format. Raises: PasswordRequiredException."""
     from cryptography.hazmat.primitives import serialization as pem
     from paramiko import PasswordRequiredException
 
@@ -283,7 +283,7 @@ def _text(path: str) -> str:
 
 
 def _public_half(path: str) -> bytes | None:
-    """The public key that an IdentityFile names: itself one, or beside it, or inside it."""
+    """The public key for an IdentityFile: that file, the ``.pub`` beside it, or its inner half."""
     for name in (path, path + ".pub"):
         if (found := _public_blob(name)) is not None:
             return found
@@ -307,7 +307,7 @@ def _public_blob(path: str) -> bytes | None:
 
 
 def _is_for(certificate: bytes | None, public: bytes | None, beside: bool) -> bool:
-    """True when the certificate certifies this key; of one that nobody knows, what is beside it."""
+    """True when the certificate certifies this key; if one is unreadable, when it is ``beside``."""
     if certificate is None or public is None:
         return certificate is not None and beside
     try:
@@ -319,18 +319,18 @@ def _is_for(certificate: bytes | None, public: bytes | None, beside: bool) -> bo
 _ONE_KEY = "IdentitiesOnly yes  # in ssh_config, below an IdentityFile that this host takes"
 _KEYS_ALONE = "AuthenticationMethods publickey  # in its sshd_config"
 _KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
-#: what has a password asked for, and what it is good for
-ASK = "--ask-pass  # to type the password, once for all hosts, and what else they ask"
-ASK_NOT_BY_SSH = "--ask-pass  # without --transport ssh, which asks nobody"
+#: the options that let dispatch ask for a password, each with its effect
+ASK = "--ask-pass  # to type the password, once for all hosts, and answer their questions"
+ASK_NOT_BY_SSH = "--ask-pass  # without --transport ssh, which cannot ask"
 _HOSTBASED = "--transport ssh  # with HostbasedAuthentication yes in ssh_config"
-_NOT_ASKED = "BatchMode no  # in ssh_config, which keeps us from asking for what this host wants"
+_NOT_ASKED = "BatchMode no  # in ssh_config, which forbids the prompts that this host needs"
 
-#: methods that a host is let name, letters of each; keys that a message names
+#: methods that a message names of a host, letters of each; keys that a message names
 _MOST, _LONGEST = 8, 40
 
 
 def methods(offered: Sequence[str]) -> tuple[str, ...]:
-    """The ways to log in that a host has ``offered``, made fit for a message."""
+    """The ways to log in that a host has ``offered``, cut for a message."""
     named = ("".join(c for c in name if c.isascii() and c.isprintable()) for name in offered)
     return tuple(name[:_LONGEST] for name in named if name)[:_MOST]
 
@@ -348,7 +348,7 @@ def refused(
 ) -> Failure:
     """The failure of a login with the keys ``tried`` on a host that takes what it ``offered``.
 
-    more: a key was right, but not enough. typed: what came of what was typed, if anything was.
+    more: a key was right, but not enough. typed: how the typed answer failed, if one was typed.
     unable: keys that did not sign, and why. untried: those left when the host hung up, if it did.
     """
     user, login, port = config.user, f"{config.user}@{config.name}", config.port
@@ -413,11 +413,11 @@ def _some(labels: Sequence[str]) -> str:
 def refused_key(
     login: str, port: int | None, offered: Sequence[str], file: str = "", ask: str = ASK
 ) -> str:
-    """What to do where all our keys were refused. login: ``me@n1``; file: of one of them."""
+    """A hint for when all our keys were refused. login: ``me@n1``; file: of one of them."""
     user, _, host = login.rpartition("@")
     other = "or is it another user there? --user NAME"
     public = f"{file}.pub" if file and os.path.exists(f"{file}.pub") else ""
-    if TYPED.intersection(offered):  # ssh-copy-id asks for what is to be typed
+    if TYPED.intersection(offered):  # ssh-copy-id asks for the password
         words = ["ssh-copy-id", *(("-i", public) if public else ()), *_port(port), login]
         return f"{shlex.join(words)}  # or {_short(ask)}; {other}"
     if public:
@@ -427,7 +427,7 @@ def refused_key(
 
 
 def takes_no_key(offered: Sequence[str], ask: str = ASK) -> str:
-    """What to do about a host that lets nobody in by a key."""
+    """A hint for a host that takes no keys."""
     if TYPED.intersection(offered):
         return ask
     return _by_ssh(offered, ask) or "PubkeyAuthentication yes  # in its sshd_config"
@@ -440,8 +440,8 @@ def _short(ask: str) -> str:
 
 
 def _by_ssh(offered: Sequence[str], ask: str = ASK) -> str:
-    """What logs in where the system's ssh can do more than this client."""
-    by_ssh = ask == ASK_NOT_BY_SSH  # it is what tried
+    """The hint for a login that the system's ssh can do and this client cannot."""
+    by_ssh = ask == ASK_NOT_BY_SSH  # the system's ssh tried this login
     if any(name.startswith("gssapi") for name in offered):
         return "kinit  # for a ticket of Kerberos" if by_ssh else _KERBEROS
     if "hostbased" in offered:

@@ -2,7 +2,7 @@
 
 Files are read once and shared by all hosts; a key is decoded when its host is asked for. A line
 that cannot be read is skipped: one bad line must not lock a user out of a thousand hosts. A
-certificate wraps a key of the same kind, so both are to be asked for: ``plain_key``,
+certificate wraps a key of the same kind, so callers ask for both: ``plain_key``,
 ``authority_of``.
 """
 
@@ -75,18 +75,18 @@ def kind_of(blob: bytes) -> str:
 
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
-#: what keys sign by, the first the best; ssh-rsa, which is RSA with SHA-1, is not among them
+#: algorithms of keys, the best first; ssh-rsa, which is RSA with SHA-1, is not among them
 PLAIN = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", *_RSA)
 
 
 def algorithms(kind: str) -> tuple[str, ...]:
-    """What keys or certificates of a type sign by; of RSA there is one for each hash."""
+    """The algorithms by which keys or certificates of a type sign; RSA has one for each hash."""
     bare = kind.removesuffix(CERT)
     return tuple(name + kind[len(bare) :] for name in (_RSA if bare == "ssh-rsa" else (bare,)))
 
 
 def rsa_bits(blob: bytes) -> int | None:
-    """The size of an RSA key or certificate, None of any other. Raises: ValueError."""
+    """The size of an RSA key or certificate, None for any other. Raises: ValueError."""
     if kind_of(blob).removesuffix(CERT) != "ssh-rsa":
         return None
     reader = Reader(plain_key(blob))
@@ -96,27 +96,27 @@ def rsa_bits(blob: bytes) -> int | None:
 
 
 def certified_key(reader: Reader) -> bytes:
-    """The key a certificate is about; ``reader`` is at its start, and then after the key.
+    """The key that a certificate certifies; ``reader`` goes from its start to after that key.
 
     Raises: ValueError for a type we do not know.
     """
     kind = reader.string().decode("ascii", "replace").removesuffix(CERT)
     if kind.startswith("sk-"):
-        kind += "@openssh.com"  # which stands once in the name of either
+        kind += "@openssh.com"  # which is once in the name of either
     reader.string()  # nonce
     if kind not in _FIELDS:
-        raise ValueError("a type nobody knows")
+        raise ValueError("an unknown type of key")
     fields = [kind.encode(), *(reader.string() for _ in range(_FIELDS[kind]))]
     return b"".join(map(ssh_string, fields))
 
 
 def plain_key(blob: bytes) -> bytes:
-    """The key alone: of a certificate the one it is about. Raises: ValueError."""
+    """The plain key: of a certificate, the key that it certifies. Raises: ValueError."""
     return certified_key(Reader(blob)) if kind_of(blob).endswith(CERT) else blob
 
 
 def authority_of(certificate: bytes) -> bytes:
-    """The key that is said to have signed it. Raises: ValueError."""
+    """The key that the certificate names as its signer. Raises: ValueError."""
     reader = Reader(certificate)
     certified_key(reader)
     reader.take(8 + 4)  # serial, role
@@ -129,7 +129,7 @@ def authority_of(certificate: bytes) -> bytes:
 
 
 def key_problem(blob: bytes, kind: str) -> str | None:
-    """Why this is no whole key of type ``kind``, or ``None``."""
+    """Why this is not a whole key of type ``kind``, or ``None``."""
     bare = kind.removesuffix(CERT)
     if bare not in _FIELDS:
         return f"no type of key: {kind[:40]!r}"
@@ -148,7 +148,7 @@ def key_problem(blob: bytes, kind: str) -> str | None:
     return "cut short" if bare == "ssh-ed25519" and len(last) != 32 else None
 
 
-#: white space that ssh passes over inside base64, besides what parts the words
+#: white space that ssh skips inside base64, in addition to the separators of words
 _IN_BASE64 = "\r\v\f"
 _NOTHING = dict.fromkeys(map(ord, _IN_BASE64))
 _HASHED = "|1|"
@@ -161,7 +161,7 @@ _sha1 = functools.partial(hashlib.sha1, usedforsecurity=False)  # the file forma
 
 @dataclass(frozen=True)
 class Entry:
-    """One line: a key, what it is trusted (or not) for, and where it stands."""
+    """One line: a key, its purpose (its marker), and its place in the file."""
 
     marker: str  # "", "@revoked" or "@cert-authority"
     kind: str  # "ssh-ed25519", ...
@@ -170,7 +170,7 @@ class Entry:
 
     @property
     def blob(self) -> bytes:
-        """The key. Raises: ValueError for what nobody would write as base64."""
+        """The key. Raises: ValueError for base64 that is not canonical."""
         blob = base64.b64decode(self.text, validate=True)
         if base64.b64encode(blob).decode() != self.text:  # padded too much, loose bits
             raise ValueError("not canonical")
@@ -186,7 +186,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class KeysOf:
-    """What the files say about one host."""
+    """All entries of the files about one host."""
 
     keys: tuple[Entry, ...] = ()
     authorities: tuple[Entry, ...] = ()
@@ -232,10 +232,10 @@ class KnownHosts:
     def keys_of_host(
         self, host: str, port: int, known_as: str | None = None
     ) -> tuple[KeysOf, KeysOf]:
-        """What is on file under the host's name, and where that is no key, under the bare one.
+        """The entries under the host's name, and those of the bare name if that has no key.
 
-        A key of the bare name serves every port, as in ssh. An authority is no key: the host may
-        have no certificate.
+        A key of the bare name serves every port, as in ssh. An authority does not count as a key:
+        the host may have no certificate.
         """
         named = self.keys_of(lookup_name(host, port, known_as))
         bare = not named.keys and known_as is None and port != 22
@@ -244,8 +244,8 @@ class KnownHosts:
     def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
         """Trust a new key from now on and append it to ``path`` (0600, synced to disk).
 
-        Does nothing when another thread has learned a key of that name meanwhile:
-        the first one counts, and the caller has to look again.
+        Does nothing when another thread has learned a key of that name first: the first one
+        counts, and the caller has to look again.
 
         Raises: OSError when the file cannot be written; the key is not trusted then.
         """
@@ -324,7 +324,7 @@ def _append(path: str, line: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # another dispatch may be at it too
         found = os.fstat(descriptor)
         if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
-            line = "\n" + line  # somebody's editor left the last line open
+            line = "\n" + line  # an editor left the last line open
         os.write(descriptor, line.encode())
         if stat.S_ISREG(found.st_mode):  # /dev/null keeps nothing
             os.fsync(descriptor)

@@ -1,8 +1,8 @@
-"""What the user types to log in: one password for all hosts, and answers to what a host asks.
+"""The secrets of a login: one password for all hosts, and answers to hosts' questions.
 
 A wrong password that goes to 200 hosts locks 200 accounts, so one host tries it first and the
 others wait (docs/guides/logging-in.md). A host that hangs up has settled nothing: the next one
-tries it, ``MOST_UNSETTLED`` in all. A host's question is bounded and made harmless.
+tries it, ``MOST_UNSETTLED`` in all. A host's question is cut and made harmless.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 #: hosts that may hang up on a password that is not known to be right
 MOST_UNSETTLED = 3
-#: of a host's words: lines of one question that are shown, characters in all
+#: limits of a host's text: lines of one question that are shown, characters in all
 MOST_LINES, MOST_TEXT = 24, 4000
-#: columns of a terminal that does not tell them
+#: columns of a terminal that does not report them
 _COLUMNS = 80
 
-#: who is asked: nobody; who connects to a single host, and jump hosts; all, by ``--ask-pass``
+#: who may be asked for: no host; a single host and jump hosts; all hosts, by ``--ask-pass``
 Who = Literal["nobody", "one", "all"]
-#: what came of a password: it was right, it was wrong, the connection ended first
+#: the result for a password: it was right, it was wrong, the connection ended first
 Outcome = Literal["right", "wrong", "unsettled"]
 
 _PROMPT = re.compile(
@@ -42,8 +42,8 @@ _PROMPT = re.compile(
 def wants_password(prompt: str, *, echo: bool) -> bool:
     """Whether a prompt of keyboard-interactive asks for the password, and for nothing else.
 
-    One that may mean anything else (``New password:``, ``One-time password:``) is the user's to
-    answer: the password is not sent on a guess.
+    A prompt that may mean anything else (``New password:``, ``One-time password:``) goes to the
+    user: the password is not sent on a guess.
     """
     return not echo and _PROMPT.fullmatch(prompt) is not None
 
@@ -51,8 +51,8 @@ def wants_password(prompt: str, *, echo: bool) -> bool:
 def harmless(text: str, columns: int) -> list[str]:
     """The lines of a host's ``text``, of printable characters alone, and not too many.
 
-    None is wider than ``columns``: a terminal would go on with it in a row of its own, which does
-    not say whose it is.
+    Each fits into ``columns``: a terminal would wrap a longer line, and its second row would not
+    show the host's name.
     """
     lines: list[str] = []
     for line in text[:MOST_TEXT].splitlines():
@@ -92,7 +92,7 @@ class Password:
         self._changed = threading.Condition()
         self._value: str | None = None
         self._asked = 0
-        self._trying: object | None = None  # who tries it while it is not known to be right
+        self._trying: object | None = None  # the login that tries it while it is not proven
         self._proven = False
         self._nobody = False
         self._over = ""  # why there is none, or none any more
@@ -100,14 +100,14 @@ class Password:
         self._unsettled = 0
 
     def begin(self) -> bool:
-        """Ask for it now, unless it is known; whether somebody gave one."""
+        """Ask for it now, unless it is known; whether the user gave one."""
         return self._value is not None or self._asked_for()
 
     def take(self, who: object, deadline: float) -> str | None:
-        """The password that ``who`` may try, who then has to tell what ``came`` of it.
+        """The password for the login ``who``, which must then report the result to ``came``.
 
-        None where there is none, as ``why`` says, or by ``deadline`` of the timer it is not known
-        to be right.
+        None where there is none (see ``why``), or where it is not known to be right by ``deadline``
+        of the timer.
         """
         with self._changed:
             while not self._proven and self._trying not in (None, who) and not self._over:
@@ -126,13 +126,13 @@ class Password:
         return self._value
 
     def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
-        """Tell what came of it on the host ``name``; whether ``who`` may ``take`` another one.
+        """Take the result on the host ``name``; whether ``who`` may ``take`` another one.
 
         again: whether another can be tried there.
         """
         with self._changed:
             if self._trying != who:
-                return False  # another host has proved it: here it is another one
+                return False  # another host has proved it: this host has another password
             if outcome == "right":
                 self._proven = True
             elif outcome == "wrong":
@@ -149,12 +149,12 @@ class Password:
         return False
 
     def why(self, name: str) -> str:
-        """Why the host ``name`` did not get in by it; "" where there was nobody to ask."""
+        """Why the host ``name`` did not get in by it; "" where there was no user to ask."""
         if self._nobody:
             return ""
         if self._proven or self._wrong_on == name:
             return "the password was refused"
-        return self._over or "nobody knows yet whether the password is right"
+        return self._over or "it is not known yet whether the password is right"
 
     def _asked_for(self) -> bool:
         self._asked += 1
@@ -169,7 +169,7 @@ class Password:
 
 
 class AnyPassword(Protocol):
-    """What a login needs of a ``Password``, wherever that is; see there."""
+    """The part of ``Password`` that a login uses; see there."""
 
     def take(self, who: object, deadline: float) -> str | None: ...
     def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool: ...
@@ -177,7 +177,7 @@ class AnyPassword(Protocol):
 
 
 class Passwords:
-    """What is typed to log in, for all hosts of a run. ask: asks at the terminal; any thread."""
+    """The secrets of all hosts of a run. ask: asks at the terminal, from any thread."""
 
     def __init__(self, ask: Ask | None = None, who: Who = "nobody") -> None:
         self._ask_whom = ask
@@ -188,11 +188,11 @@ class Passwords:
         self.timer = PromptTimer()
 
     def serve(self, ask: Ask, who: Who) -> None:
-        """Go on for another: what is known already is not asked for again."""
+        """Ask through another function from now on; known passwords are not asked for again."""
         self._ask_whom, self._who = ask, who
 
     def ask(self, prompt: str) -> str | None:
-        """What the user types; None where there is nobody to ask. One question at a time."""
+        """The user's answer; None where there is no user to ask. One question at a time."""
         if self._ask_whom is None:
             return None
         self.timer.changed(True)
@@ -203,25 +203,25 @@ class Passwords:
             self.timer.changed(False)
 
     def begin(self) -> bool:
-        """Ask for the password of all hosts, if there is to be one; False: nobody gave it."""
+        """Ask for the password of all hosts, if ``who`` is "all"; False: the user gave none."""
         return self._who != "all" or self._password(("", ""), "all hosts").begin()
 
     def may_ask(self, *, jump: bool) -> bool:
-        """Whether somebody types for this host. jump: it is on the way to others."""
+        """Whether the user may be asked for this host. jump: it is on the way to others."""
         if self._ask_whom is None:
             return False
         return self._who != "nobody" or jump
 
     def of(self, user: str, name: str, *, jump: bool) -> AnyPassword:
-        """The password of ``user`` on the host ``name``, which says the port if it is not 22."""
+        """The password of ``user`` on the host ``name``, which has the port if it is not 22."""
         if self._who == "all" and not jump:
             return self._password(("", ""), "all hosts")
         return self._password((user, name), f"{user} on {name}")
 
     def answer(self, name: str, above: Sequence[str], prompt: str) -> str | None:
-        """What the user answers to a host's ``prompt``; None where nobody does.
+        """The user's answer to a host's ``prompt``; None where there is none.
 
-        above: what the host says before it.
+        above: the host's text before it.
         """
         columns = _columns()
         name = name[: columns // 2]

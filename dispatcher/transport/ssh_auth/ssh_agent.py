@@ -1,7 +1,7 @@
 """The user's ssh-agent: one connection for the whole run, one signature at a time.
 
 A thousand clients with a connection each make agents drop some; here all hosts
-share one, under a lock. What the agent holds is offered by its public half;
+share one, under a lock. Hosts are offered the public halves of the agent's keys;
 the agent signs, whatever the key is (security keys too).
 """
 
@@ -26,9 +26,9 @@ class AgentError(Exception):
 
 @dataclass(frozen=True)
 class AgentKey:
-    """A key the agent holds; the attributes and methods that paramiko calls on a key.
+    """A key that the agent holds; has the attributes and methods that paramiko calls on a key.
 
-    signer: the key that it holds, where ``blob`` is a certificate that we have for it.
+    signer: the key that the agent holds, where ``blob`` is our certificate for it.
     """
 
     agent: SshAgent

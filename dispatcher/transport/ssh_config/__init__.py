@@ -1,4 +1,4 @@
-"""What the user's ``ssh_config`` says of a host, read as OpenSSH reads it.
+"""The settings of the user's ``ssh_config`` for a host, read as OpenSSH reads them.
 
-Never here: what is done about it; the result is a frozen ``HostConfig``.
+Never here: connecting; the result is a frozen ``HostConfig``.
 """

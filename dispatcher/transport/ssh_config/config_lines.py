@@ -1,7 +1,7 @@
 """The text of an ``ssh_config`` file: its lines, its keywords, the tokens in its values.
 
-OpenSSH's own reading, followed to the letter: a config read a little differently sends somebody to
-another host. Keywords are followed, skipped (they concern what a link of ours does not have) or
+OpenSSH's own reading, followed to the letter: a config read a little differently may lead to
+another host. Keywords are followed, skipped (they concern features that our links lack) or
 refused (we could not connect as the user wrote it down). Each option allows its own tokens.
 """
 
@@ -68,7 +68,7 @@ def _parse_line(raw: str, place: str) -> Line | None:
 
 
 def _read_keyword(text: str, begin: int, place: str) -> tuple[str, int]:
-    """The keyword at ``begin``, and where its value begins, behind blanks and one ``=``."""
+    """The keyword at ``begin``, and where its value begins, after blanks and one ``=``."""
     for index in range(begin, len(text)):
         char = text[index]
         if char == '"':
@@ -259,7 +259,7 @@ class Local:
 def token_values(
     local: Local, *, original: str, host: str, port: str, user: str, alias: str | None, jump: str
 ) -> dict[str, str]:
-    """What each token stands for, for one host."""
+    """The value of each token, for one host."""
     seen = local.host + host + port + user + jump
     return {
         "C": hashlib.sha1(seen.encode(), usedforsecurity=False).hexdigest(),
@@ -336,7 +336,7 @@ def expand_home(path: str, local: Local, place: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(pattern: str) -> re.Pattern[str]:
-    # What stands between two stars is taken where it is first found and never tried
+    # The text between two stars is matched where it is first found and never tried
     # elsewhere (a lookahead does not go back), so that no pattern can make the match slow.
     first, *rest = (_literal(part) for part in re.split(r"\*+", pattern))
     between = (f"(?=(?P<p{n}>.*?{part}))(?P=p{n})" for n, part in enumerate(rest[:-1]))

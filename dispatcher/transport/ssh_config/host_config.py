@@ -23,12 +23,12 @@ METHODS = {
     "keyboard-interactive": "kbdinteractiveauthentication",
     "password": "passwordauthentication",
 }
-#: those by which somebody types
+#: those for which the user types
 TYPED = frozenset({"keyboard-interactive", "password"})
 _TRUE = ("yes", "true")
 _FALSE = ("no", "false")
 # "no" means "add new keys unasked" as well as "go on when a key changed"; the
-# second is never done here. "ask" has nobody to ask in a fan-out.
+# second is never done here. A fan-out cannot "ask".
 _POLICIES = {(*_TRUE, "ask"): "strict", (*_FALSE, "off", "accept-new"): "accept-new"}
 _FAMILIES: dict[tuple[str, ...], socket.AddressFamily] = {
     ("any",): socket.AF_UNSPEC, ("inet",): socket.AF_INET, ("inet6",): socket.AF_INET6,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 class HostConfig:
     """Where and how to connect to one host.
 
-    name: what the user called it; host: what is looked up and dialled.
+    name: the user's name for it; host: the name to look up and dial.
     known_as: the name in known_hosts where it is another (HostKeyAlias).
     methods: ways to log in, best first. hostbased: ssh would log in by the key of this machine,
     which is not done here. second_try: whether a second password may be tried.
@@ -57,10 +57,10 @@ class HostConfig:
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``. check_address: a key on file for the host's address
     has to be its key, too (CheckHostIP).
-    alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config says nothing.
-    algorithms: what the config says of ciphers, macs and so on, unparsed; see ``allowed``.
-    rsa_bits: the least size of an RSA key, of hosts and our own. environment: variables that the
-    host is asked to set for commands (SendEnv, SetEnv); sshd drops those that AcceptEnv lacks.
+    alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config sets nothing.
+    algorithms: the config's lists of ciphers, macs and so on, unparsed; see ``allowed``.
+    rsa_bits: the least size of an RSA key, for hosts' keys and our own. environment: variables that
+    the host should set for commands (SendEnv, SetEnv); sshd drops those that AcceptEnv lacks.
     """
 
     name: str
@@ -92,7 +92,7 @@ class HostConfig:
     environment: Variables = ()
 
     def allowed(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
-        """Which of the algorithms ``names`` the option leaves, as ``pubkeyacceptedalgorithms``."""
+        """The algorithms of ``names`` that the option allows, as ``pubkeyacceptedalgorithms``."""
         return config_lines.narrow(names, dict(self.algorithms).get(option))
 
 
@@ -109,7 +109,7 @@ class _Values:
         return words[0] if words else None
 
     def optional(self, keyword: str) -> str | None:
-        """As ``text``, with the word ``none`` meaning nothing."""
+        """Do as ``text``, but read the word ``none`` as no value."""
         value = self.text(keyword)
         return None if value is None or value.lower() == "none" else value
 
@@ -133,7 +133,7 @@ def check(
     local: config_lines.Local,
     environ: Mapping[str, str],
 ) -> HostConfig:
-    """The host's facts. Raises: ConfigProblem for a bad value and for what cannot be followed."""
+    """The host's facts. Raises: ConfigProblem for a bad value, or one that cannot be followed."""
     values = _Values(raw, origins)
     _refuse(values)
     written, place = values.text("hostname") or "%h", values.place("hostname")
@@ -269,7 +269,7 @@ def _agent(
 
 
 def _seconds(values: _Values, keyword: str) -> float | None:
-    """0 for ``none``, ``None`` where nothing is said."""
+    """The option in seconds: 0 for ``none``, ``None`` where it is not set."""
     text = values.text(keyword)
     if text is None:
         return None

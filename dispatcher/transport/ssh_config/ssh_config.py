@@ -1,8 +1,8 @@
-"""What the user's ``ssh_config`` says about a host: ``SshConfig.resolve(target)``.
+"""``SshConfig.resolve(target)``: the settings of the user's ``ssh_config`` for a host.
 
 Files are read once and shared by all hosts. Every criterion of ``Match`` is answered as ssh does or
-refused by name: an unknown one taken for true would silently change user, port or proxy. What we
-cannot follow is a ``Failure(Kind.CONFIG)``. Values made from tokens are checked once more.
+refused by name: an unknown one counted as true would silently change user, port or proxy. A config
+that we cannot follow is a ``Failure(Kind.CONFIG)``. Values made from tokens are checked again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dispatcher.transport.ssh_config.host_config import HostConfig, Variables, c
 
 _MAX_DEPTH = 16  # of Include, as in ssh
 _EXEC_SECONDS = 10.0  # of a program that a Match line asks
-_HOLDS = "criterion-holds"  # a user's name that ssh is to show where a criterion holds
+_HOLDS = "criterion-holds"  # the user name that ssh shows if a criterion holds
 _HINT = "--transport ssh  # the system's ssh follows its own configuration"
 
 #: Values of one host before they are checked: option -> words.
@@ -34,7 +34,7 @@ Raw = dict[str, list[str]]
 @dataclass
 class _Lookup:
     original: str
-    host: str  # what ``Host`` lines are compared with
+    host: str  # compared with ``Host`` lines
     raw: Raw
     origins: dict[str, str] = field(default_factory=dict)
     ignored: str = ""
@@ -47,8 +47,8 @@ class _Lookup:
 class SshConfig:
     """The user's and the system's configuration, or one file instead of both.
 
-    path: as ``ssh -F``; ``"none"`` reads nothing at all. sends: what SendEnv chooses from, where
-    that is not ``environ``.
+    path: as ``ssh -F``; ``"none"`` reads nothing at all. sends: the variables that SendEnv chooses
+    from, where that is not ``environ``.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class SshConfig:
         self._answers = ProgramAnswers()
 
     def resolve(self, target: Target, *, runs: bool = True) -> HostConfig | Failure:
-        """Where and how to connect for ``target``, or why its config cannot be followed.
+        """The settings to connect to ``target``, or why its config cannot be followed.
 
         runs: False runs no program of a ``Match`` line; a host that needs one is a failure then.
         """
@@ -234,7 +234,7 @@ class ProgramAnswers:
         return self._answer((shell, "-c", command), b"", f"{place}: Match exec")[0] == 0
 
     def ssh_holds(self, criterion: str, value: str, place: str) -> bool:
-        """What the system's ssh says of a criterion that is the same for all hosts.
+        """Ask the system's ssh about a criterion that is the same for all hosts.
 
         Raises: ConfigProblem when there is no ssh here, or none that knows the criterion.
         """
@@ -270,7 +270,7 @@ def _run(argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
         done = subprocess.run(
             argv,
             input=text,
-            # what a command of the user's leaves running may hold its output open
+            # programs that the user's command leaves running may hold its output open
             stdout=subprocess.PIPE if text else subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             timeout=_EXEC_SECONDS,
@@ -304,7 +304,7 @@ def _host_applies(line: Line, host: str) -> bool:
 
 
 def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
-    """Remember the value where it is the first (or one of many); check its form always."""
+    """Store the value if it is the first (or one of many); check its form always."""
     raw = lookup.raw
     first = config_lines.SINGLE | config_lines.LISTS | config_lines.RAW  # counts alone
     if keyword in config_lines.RAW:

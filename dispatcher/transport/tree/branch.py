@@ -1,6 +1,6 @@
 """The link to one inner host, and the commands that it carries, each as a ``Link``.
 
-One thread reads and writes the link (``Branch``). What owners of streams send waits here, orders
+One thread reads and writes the link (``Branch``). Frames from the streams' owners wait here, orders
 before input, as far as each stream's credit goes. When the link ends, so do all its streams: that
 of the inner host itself with the reason, those behind it with its name.
 """
@@ -26,20 +26,20 @@ from dispatcher.transport.process.openssh import SSH_FAILED, classify
 
 _READ_SIZE = 256 << 10
 _WRITE_SIZE = 64 << 10
-#: enough of the first error bytes to tell why a host was not reached
+#: enough of the first error bytes to see why a host was not reached
 _ERRORS_LIMIT = 8192
-#: reads before what waits to be written has its turn
+#: reads before a write gets its turn
 _READS = 8
 #: frames of a relay without data at once, and a second; its standard error, in bytes: it has none
 _MOST_ASIDES, _ASIDES_RATE = 10_000, 500.0
 _MOST_ERRORS = 16 << 20
-#: seconds that the end of a link may come after it has ceased to take our frames
+#: seconds that the end of a link may come after it has stopped taking our frames
 _LAST_WORDS = 2.0
 _URGENT = frozenset({mux.OPEN, mux.CLOSE, mux.MORE_OUTPUT, mux.MORE_ERRORS})
 
 
 class Branch:
-    """One inner host. name: what it is called in messages. payload: the relay's source.
+    """One inner host. name: for messages. payload: the relay's source.
 
     open_link: gives the link on which it is started; called once, by the branch's thread.
     """
@@ -71,7 +71,7 @@ class Branch:
     # -- any thread -------------------------------------------------------------------------
 
     def stream(self, words: Sequence[str], host: str, known: str = "") -> Stream:
-        """The link of a command there; it may be written to before the relay has answered.
+        """The link of a command on it; it may be written to before the relay has answered.
 
         known: lines for known_hosts; the command is then an ``ssh`` to ``host``.
         """
@@ -97,12 +97,12 @@ class Branch:
         self._rang.set()
 
     def forget(self, number: int) -> None:
-        """Nobody listens to a stream any more."""
+        """Drop a stream, which has no listener any more."""
         with self._lock:
             self._streams.pop(number, None)
 
     def wait(self, seconds: float) -> Failure | None:
-        """None once the relay has answered; else why it has not, or does not any more."""
+        """None once the relay has answered; else why it has not, or why it stopped."""
         if not self._settled.wait(max(0.0, seconds)):
             return Failure(Kind.TIMEOUT, f"no answer from {self.name} in time")
         return self.failure
@@ -113,7 +113,7 @@ class Branch:
         self._rang.set()
         link = self._link
         if link is not None:
-            link.close()  # who writes to it is freed
+            link.close()  # a blocked writer is freed
         self._thread.join(1.0)
 
     # -- the thread -------------------------------------------------------------------------
@@ -147,7 +147,7 @@ class Branch:
         return Failure(Kind.LOST, f"{how}: {failure.why}")
 
     def _serve(self, link: Link) -> Failure:
-        """Carry frames until the link ends; why it did."""
+        """Carry frames until the link ends; the reason why it ended."""
         data = self._payload
         link.watch(self._rang.set)
         while not self._closing:
@@ -181,7 +181,7 @@ class Branch:
             self._n_errors += len(errors)
 
     def _read(self, link: Link) -> Failure | None:
-        """Take what is there; a Failure when the link ended or broke the protocol."""
+        """Read what has come; a Failure when the link ended or broke the protocol."""
         for _ in range(_READS):
             self._read_errors(link)
             noise = 0 if self._scanner is None else self._scanner.dropped
@@ -215,7 +215,7 @@ class Branch:
         return None
 
     def _last_words(self, link: Link) -> Failure:
-        """The link takes nothing any more: read why."""
+        """Read why the link takes nothing any more."""
         deadline = time.monotonic() + _LAST_WORDS
         while (left := deadline - time.monotonic()) > 0:
             self._rang.clear()
@@ -241,8 +241,8 @@ class Branch:
 class Stream(MuxLink):
     """See ``Link`` for the contract.
 
-    host: where the command runs. by_ssh: it is reached by ``ssh`` from the inner host, whose
-    end says of a failure what ssh's does; its output begins with a marker (``arrived``).
+    host: where the command runs. by_ssh: it is reached by ``ssh`` from the inner host; a failure
+    then ends as ssh's does, and its output begins with a marker (``arrived``).
     """
 
     by = "tree"
@@ -271,7 +271,7 @@ class Stream(MuxLink):
                 if len(self._scanner.noise) + len(body) > NOISE_LIMIT:
                     raise Malformed("nothing but noise")
                 return b""
-            # what came before it is the owner's to judge
+            # the owner judges the bytes before it
             body = self._scanner.finish() + rest
             self._credit[kind].taken(len(SYNC))
             self._scanner = None
@@ -281,7 +281,7 @@ class Stream(MuxLink):
     def _left_over(self, kind: int) -> bytes:
         if self._scanner is None or kind != OUTPUT:
             return b""
-        noise = self._scanner.finish()  # what was taken for the beginning of a marker was none
+        noise = self._scanner.finish()  # its last bytes looked like the start of a marker
         self._scanner = None
         return noise
 
@@ -306,7 +306,7 @@ class Stream(MuxLink):
         return Failure(Kind.BOOT, "the login there ended before its shell answered")
 
     def _words(self, seconds: float) -> str:
-        """What came first on standard error, once all of it or ``seconds`` are over."""
+        """The first error output, once all of it has come or ``seconds`` are over."""
         self._held[ERRORS].ended(seconds)
         return self._first_errors.decode("utf-8", "replace")
 

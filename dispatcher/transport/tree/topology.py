@@ -1,4 +1,4 @@
-"""Who opens whom in a tree of connections: ``plan_tree(count, branches)``; pure.
+"""The hosts that each host opens in a tree of connections: ``plan_tree(count, branches)``; pure.
 
 The hosts, in their order, are cut into runs of nearly equal length, one for each branch. The first
 host of a run opens the rest of it in the same way. So node 0 is always opened from here.
@@ -15,7 +15,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.names import parse_count
 from dispatcher.remote.protocol.copy_frames import split
 
-#: what ``--fanout-tree`` without a number stands for
+#: the value of ``--fanout-tree`` without a number
 AUTO = "auto"
 #: hosts from which on a tree of two levels is as quick as none (``scripts/simulate --tree``)
 FEWEST = 32
@@ -29,7 +29,7 @@ class Topology:
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Whom each host opens."""
+        """The hosts that each host opens."""
         found: list[list[int]] = [[] for _ in self.parents]
         for host, parent in enumerate(self.parents):
             if parent is not None:
@@ -38,7 +38,7 @@ class Topology:
 
     @property
     def heads(self) -> tuple[int, ...]:
-        """Those that are opened from here."""
+        """The hosts that are opened from here."""
         return tuple(host for host, parent in enumerate(self.parents) if parent is None)
 
     @property
@@ -56,7 +56,7 @@ class Topology:
 
 
 def plan_tree(count: int, branches: int | None = None) -> Topology:
-    """The tree of ``count`` hosts, of whom nobody opens more than ``branches``."""
+    """The tree of ``count`` hosts, each of which opens ``branches`` at most."""
     if branches is None and count < FEWEST:
         return Topology((None,) * count)
     width = two_levels(count) if branches is None else branches
@@ -82,7 +82,7 @@ def two_levels(count: int) -> int:
 
 
 def parse_branches(text: str) -> int | None:
-    """What ``--fanout-tree=TEXT`` means: branches, or None where the number of hosts decides.
+    """Parse ``--fanout-tree=TEXT``: branches, or None where the number of hosts decides.
 
     Raises: UsageError.
     """

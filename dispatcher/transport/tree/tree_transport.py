@@ -1,7 +1,7 @@
-"""``TreeTransport``: who is reached through whom, and from here when that fails.
+"""``TreeTransport``: reaches hosts through other hosts, and from here when that fails.
 
 A host without others below it is a stream of its parent's branch; an inner host is reached on its
-own branch, where its command runs beside the relay. Whom to trust does not depend on an inner host:
+own branch, where its command runs beside the relay. Trust does not depend on an inner host:
 its ``ssh`` gets the lines of our known_hosts for the host, and nothing else.
 """
 
@@ -35,7 +35,7 @@ _OPTIONS = {
     "BatchMode": "yes",
     "ServerAliveInterval": "0",  # the agent's heartbeat decides who is lost
     **NO_FORWARDING,
-    "ControlMaster": "no",  # a shared connection was judged by somebody else's keys
+    "ControlMaster": "no",  # another user of a shared connection may have checked other keys
     "ControlPath": "none",
     "StrictHostKeyChecking": "yes",
     "GlobalKnownHostsFile": "/dev/null",
@@ -45,7 +45,7 @@ _OPTIONS = {
     "CheckHostIP": "no",
     "VerifyHostKeyDNS": "no",
     "UpdateHostKeys": "no",
-    "LogLevel": "ERROR",  # a banner is no reason
+    "LogLevel": "ERROR",  # a banner is not a reason
     "RemoteCommand": "none",  # beside one of its own file it takes no other
 }
 
@@ -62,14 +62,14 @@ class Trusted:
 
 
 class Trust:
-    """Looks up host keys as ``ssh_config`` says. config: as ``ssh -F``, None for the usual."""
+    """Looks up host keys as ``ssh_config`` sets it. config: as ``ssh -F``, None for the usual."""
 
     def __init__(self, config: str | None = None) -> None:
         self._config = SshConfig(config)
         self._files = KnownHostsFiles()
 
     def of(self, target: Target) -> Trusted | Failure:
-        """What is known here of ``target``."""
+        """The keys on file here for ``target``."""
         config = self._config.resolve(target)
         if isinstance(config, Failure):
             return config
@@ -89,7 +89,7 @@ class Trust:
 
 
 def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]) -> list[str]:
-    """The words by which an inner host reaches ``target``. seconds: to connect."""
+    """The ssh command by which an inner host reaches ``target``. seconds: to connect."""
     timeout = connect_timeout(seconds)
     options = {**_OPTIONS, "HostKeyAlias": known.alias, "ConnectTimeout": timeout}
     if known.exchange is not None:
@@ -98,7 +98,7 @@ def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]
 
 
 def opening(command: str) -> bytes:
-    """What that ssh's command reads first: say that we are there, then run ``command``."""
+    """The first input of that ssh's command: print that it has arrived, then run ``command``."""
     text = f"{shell.MARK}printf '{_MARKER}';unset s;{command}\n"
     return bootstrap.BLANK_LINES + text.encode("utf-8", "surrogateescape")
 
@@ -110,7 +110,7 @@ _BRANCH_SHARE, _HOST_SHARE = 0.5, 0.75
 class TreeTransport(Transport):
     """Reaches ``targets`` by the tree ``topology`` of their indexes, others by ``direct``.
 
-    direct: the caller's, who closes it. command: starts a Python there (``bootstrap.command``).
+    direct: the caller's, who closes it. command: starts a Python on a host (``bootstrap.command``).
     config: as ``ssh -F`` here. say: shows a line to the user. program: the ssh of the hosts.
     """
 
@@ -277,7 +277,7 @@ class FallbackReport:
 
     @contextmanager
     def under_way(self) -> Iterator[None]:
-        """A host is being reached."""
+        """Count a host that is being reached."""
         with self._lock:
             self._under_way += 1
         try:

@@ -54,7 +54,7 @@ def test_unknown_keys_are_one_row(cluster: Cluster, name: str) -> None:
     assert "n[1-4]" in line
     assert "no key of {host} is on file; it shows ssh-ed25519 {fingerprint}" in line
     hint = row(done.stdout, "hint:")
-    assert "--host-keys accept-new  # takes the key it shows now on trust" in hint
+    assert "--host-keys accept-new  # trusts the key shown now" in hint
     assert f"ssh-keyscan n1 >> {known}" in hint
     again = dispatch(cluster, with_options(name, "--host-keys", "accept-new"), config)
     assert "host key unknown" not in again.stdout

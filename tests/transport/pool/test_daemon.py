@@ -447,4 +447,4 @@ def test_a_launcher_that_has_gone_knows_no_password() -> None:
     password = far.of("me", "n1", jump=True)
     assert password.take(object(), time.monotonic()) is None
     assert not password.came(object(), "n1", "wrong")
-    assert password.why("n1") == "nobody answers any more"
+    assert password.why("n1") == "no answer from the user"

@@ -254,7 +254,7 @@ def test_words_that_nobody_knows(errors: str, why: str) -> None:
         ("REMOTE HOST IDENTIFICATION HAS CHANGED!",
          "ssh-keygen -R n1  # if you know why the key changed"),
         ("Host key verification failed.",
-         "--host-keys accept-new  # takes the key it shows now on trust, and no other later; "
+         "--host-keys accept-new  # trusts the key shown now and refuses others later; "
          "or check the fingerprint, then: ssh-keyscan n1 >> ~/.ssh/known_hosts"),
         ("Too many authentication failures", "ssh -v n1 true"),
         ("Bad configuration option: x", "ssh -v n1 true"),
@@ -262,7 +262,7 @@ def test_words_that_nobody_knows(errors: str, why: str) -> None:
          "ssh-copy-id me@n1  # or --ask-pass without --transport ssh; or is it another user there? "
          "--user NAME"),
         ("me@10.0.0.1: Permission denied (password).",
-         "--ask-pass  # without --transport ssh, which asks nobody"),
+         "--ask-pass  # without --transport ssh, which cannot ask"),
         ("Connection refused", None),
     ],
 )  # fmt: skip

@@ -232,7 +232,7 @@ def test_a_login(
         (["i"], {"rounds": CODE, "answers": ("42",)}, [RIGHT, "1", "2", "3"], ["1", "2"],
          "me: an answer to its questions was refused; the host takes keyboard-interactive"),
         (["i"], {"rounds": CODE}, [RIGHT], [],
-         "me: it asks a question, and nobody answered; the host takes keyboard-interactive"),
+         "me: it asks a question, and got no answer; the host takes keyboard-interactive"),
         (["i"], {"rounds": CODE * (MOST_TYPED + 1), "answers": (None,)}, ["x"] * 99,
          ["x"] * MOST_TYPED, f"me: it asks more than {MOST_TYPED} questions; the host takes"),
         (["i"], {"rounds": ([],) * (MOST_ROUNDS + 1), "answers": (None,)}, [RIGHT],

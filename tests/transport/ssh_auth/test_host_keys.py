@@ -509,7 +509,7 @@ def test_an_unknown_host(tmp_path: Path) -> None:
         Kind.HOST_KEY_UNKNOWN,
         f"no key of [n1.org]:2222 is on file ({judge.file}:2: skipped: cut short); "
         f"it shows ssh-ed25519 {shown}",
-        "--host-keys accept-new  # takes the key it shows now on trust, and no other later; "
+        "--host-keys accept-new  # trusts the key shown now and refuses others later; "
         f"or check the fingerprint, then: ssh-keyscan -p 2222 n1.org >> {judge.file}",
     )
     assert judge.file.read_text().count("\n") == 2  # nothing is learned
@@ -599,7 +599,7 @@ def test_a_revoked_key(tmp_path: Path) -> None:
         assert judge.says(2) == Failure(
             Kind.HOST_KEY_REVOKED,
             f"the key {fingerprint(key(2))} it shows is marked @revoked ({judge.file}:2)",
-            "give the host a new key: this one is not to be trusted",
+            "give the host a new key: this one must not be trusted",
         )
         assert judge.says(1) is None
 

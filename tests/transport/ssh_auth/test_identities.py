@@ -325,9 +325,9 @@ def test_a_file_is_read_once_for_all_hosts(tmp_path: Path) -> None:
         (["wrong", "secret"], 2, None),
         (["wrong", "wrong", "secret"], 3, None),
         (["wrong"] * 9, 3, "wrong passphrase"),
-        ([None], 1, "it has a passphrase, and nobody was there to type it"),
-        (["wrong", None], 2, "it has a passphrase, and nobody was there to type it"),
-        (None, 0, "it has a passphrase, and nobody was there to type it"),
+        ([None], 1, "it has a passphrase, and none was typed"),
+        (["wrong", None], 2, "it has a passphrase, and none was typed"),
+        (None, 0, "it has a passphrase, and none was typed"),
     ],
 )
 @pytest.mark.parametrize(
@@ -527,7 +527,7 @@ def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
     assert (failure.why, failure.hint) == (
         "me: /a: broken; /b-cert.pub: broken too", "ssh -v n1 true",
     )  # fmt: skip
-    keys.notices.append("/c d: it has a passphrase, and nobody was there to type it")
+    keys.notices.append("/c d: it has a passphrase, and none was typed")
     tried = [Candidate("/x", lambda: None, "/x")]
     failure = refused(config("/a", "/b", "/c d"), keys, tried, (), more=False)
     assert failure.why.startswith("me: refused: /x; /a: broken; /b-cert.pub: broken too; /c d: it")

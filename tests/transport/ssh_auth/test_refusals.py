@@ -91,7 +91,7 @@ def with_agent(sshd: Sshd, agent: Path) -> str:
         ("publickey", "ssh -v n1 true  # or is it another user there? --user NAME"),
         ("gssapi-with-mic", "kinit  # for a ticket of Kerberos"),
         ("hostbased", "HostbasedAuthentication yes  # in ssh_config"),
-        ("keyboard-interactive", "--ask-pass  # without --transport ssh, which asks nobody"),
+        ("keyboard-interactive", "--ask-pass  # without --transport ssh, which cannot ask"),
     ],
 )
 def test_words_of_ssh(offered: str, hint: str) -> None:
