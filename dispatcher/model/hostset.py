@@ -6,9 +6,9 @@ The grammar is ClusterShell's (and Slurm's and pdsh's, where they agree)::
     operand = "@" group / 1*( text / "[" range *("," range) "]" )
     range   = number [ "-" number [ "/" step ] ]               ASCII digits only
 
-Names come in written order, once; numbers within brackets in rising order. A leading zero on the
-left bound sets the width. All is counted before anything is allocated. ClusterShell answers for
-groups only: its parser reads ``node1[9-10]`` as 92 hosts, and forgets the written order.
+Names and numbers come in written order, once. A newline is a comma. A leading zero on the left
+bound sets the width. All is counted before anything is allocated. ClusterShell answers for groups
+only: its parser reads ``node1[9-10]`` as 92 hosts, and forgets the written order.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Span(Value):
     def __len__(self) -> int:
         return (self.last - self.first) // self.step + 1
 
-    def __iter__(self) -> Iterator[tuple[int, int, str]]:
-        """Sort key (width, number) and text of each number."""
+    def __iter__(self) -> Iterator[str]:
+        """The text of each number."""
         for number in range(self.first, self.last + 1, self.step):
-            yield self.width, number, str(number).zfill(self.width)
+            yield str(number).zfill(self.width)
 
 
 @value
@@ -79,8 +79,7 @@ class _Operand(Value):
             if isinstance(piece, str):
                 axes.append((piece,))
             else:
-                numbers = sorted(itertools.chain.from_iterable(piece))
-                axes.append(list(dict.fromkeys(text for _, _, text in numbers)))
+                axes.append(list(dict.fromkeys(itertools.chain.from_iterable(piece))))
         return map("".join, itertools.product(*axes))
 
 
@@ -94,7 +93,7 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
     """
     if len(text) > LONGEST_TEXT:
         raise HostsetError(f"host list of {len(text)} characters (at most {LONGEST_TEXT})")
-    operands = _parse(text)
+    operands = _parse(re.sub(r"[\r\n]+", ",", text.strip("\r\n")))
     left = limit
     for operand in operands:
         wanted = operand.count()

@@ -102,6 +102,41 @@ def test_what_is_typed_adds_up(way: str, taken: Taken) -> None:
     assert taken(way, config=config) == "m1,n[1-9]"
 
 
+@cases(
+    ("words", "names"),
+    [
+        (("-w", "n[1-4],-n2"), "n1 n3 n4"),
+        (("-w", "n[1-4],-n[2-3]", "-w", "n9"), "n1 n4 n9"),
+        (("-w", "n[1-4],/[12]/"), "n1 n2"),
+        (("-w", "n[1-14],-/1/"), "n2 n3 n4 n5 n6 n7 n8 n9"),
+        (("-w", "n[1-9],/n[13]/,/3"), "n3"),
+        (("-w", "^other,^more"), "n3 n5 n4"),
+        (("-w", "a,^other"), "a n3"),
+        (("-w", "n[3-5],-^other"), "n4 n5"),
+        (("-H", "more", "-w", "-n4"), "n5"),
+        (("-w", "^a,b"), "n7"),  # there is such a file
+        (("-w", "n[1-9]", "-x", "/[5-8]/,n1,^other"), "n2 n4 n9"),
+        (("-w", "n[1-5]", "-x", "n1\nn3\n"), "n2 n4 n5"),
+        (("-w", "n[1-5]", "-i", "n4\n\nn2,n9\n"), "n2 n4"),
+        (("-w", "n[3,1],n2"), "n3 n1 n2"),
+        (("-w", "n[1-3],-n[1-3]"), "error: no hosts given"),
+        (("-w", "n1,/(/"), "error: -w: missing ), unterminated subpattern at position 0: '/(/'"),
+        (("-w", "/etc"), "error: -w: '/' has no place in a host name"),
+        (("-w", "m1"), "note: -w m1: a file here has this name; quote lists, as in 'n[1-3]'\nm1"),
+        (("-w", "m[1-2]"), "m1 m2"),
+    ],
+)  # fmt: skip
+def test_lists_as_pdsh_and_clush_have_them(
+    words: tuple[str, ...], names: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in {"more": "n[5,4]\n", "a,b": "n7\n", "m1": ""}.items():
+        (folder / name).write_text(text)
+    code = cli.main(["hosts", "-S", " ", *words])
+    out, err = capsys.readouterr()
+    assert (err + out).startswith(names)
+    assert (code, out) == ((2, "") if "error" in names else (0, f"{names.splitlines()[-1]}\n"))
+
+
 def test_an_empty_name_is_no_way_to_the_hosts_of_a_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

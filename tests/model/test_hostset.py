@@ -31,7 +31,7 @@ VECTORS = [
     ("node[8-11]", "node8 node9 node10 node11"), ("node[08-11]", "node08 node09 node10 node11"),
     ("node[008-011]", "node008 node009 node010 node011"),
     ("node[1,3,5-7]", "node1 node3 node5 node6 node7"),
-    ("node[3,1,2,2]", "node1 node2 node3"),
+    ("node[3,1,2,2]", "node3 node1 node2"),
     ("node[0-10/2]", "node0 node2 node4 node6 node8 node10"),
     ("node[1-10/3]", "node1 node4 node7 node10"),
     ("node[01-10/3]", "node01 node04 node07 node10"),

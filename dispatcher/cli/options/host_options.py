@@ -51,7 +51,8 @@ class HostOptions(Options, section="Hosts"):
         "--hosts",
         metavar="LIST|^FILE|-",
         help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5', or those of a "
-        "hostfile, or of standard input. May be repeated.",
+        "hostfile, or of standard input. May be repeated. As with pdsh, -HOST in a list leaves a "
+        "host out, and /REGEX/ those that it does not match.",
     )
 
 
@@ -289,7 +290,7 @@ def find_hosts(
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
-    excluded = _excluded(options.excluded)
+    excluded = _names(options.excluded, lists, value_origin("excluded", "-x"))
     if typed("excluded"):
         _note_misspelt(excluded, lists, say)
     hosts = target_hosts(
@@ -320,6 +321,7 @@ def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:
 def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     """The hosts of ``-H`` and each ``-w``. Raises: UsageError, HostfileError."""
     from dispatcher.cli.options import config_file
+    from dispatcher.model.host import Hostlist
     from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
     lists: list[Hostlist] = []
@@ -328,15 +330,39 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
         found = read_hosts(text, lambda: _standard_input("-H"), option=option, slots=slots)
         lists.append(config_file.hosts(found, setting_of("hostfile")))
     option = value_origin("lists", "-w")
-    for text in options.lists:
+    less: list[str] = []
+    only: list[str] = []
+    for text in (item for whole in options.lists for item in _items(whole)):
         if text == "-":
             found = read_hosts(text, lambda: _standard_input("-w"), option=option, slots=slots)
+        elif text[:1] == "-" or (text[:1] == "/" and not os.path.lexists(text)):
+            (less if text[0] == "-" else only).append(text.removeprefix("-"))
+            continue
         elif text.startswith("^"):
             found = read_hostfile(text[1:], option, slots=slots)
         else:
             found = parse_inline(text, option, slots=slots)
+        if os.path.lexists(text) and text[-1:].isdigit() and typed("lists"):
+            why = f"{option} {text}: a file here has this name; quote lists, as in 'n[1-3]'"
+            found = Hostlist(found.hosts, (*found.notices, why))
         lists.append(config_file.hosts(found, setting_of("lists")))
-    return lists
+    if not (less or only):
+        return lists
+    out = set(_names(less, lists, option))
+    kept = [set(_names([text], lists, option)) for text in only]
+    names = {host.name for one in lists for host in one.hosts}.intersection(*kept) - out
+    pairs = [([host for host in one.hosts if host.name in names], one.notices) for one in lists]
+    return [Hostlist(tuple(hosts), notices) for hosts, notices in pairs if hosts]
+
+
+def _items(text: str) -> list[str]:
+    """``text``, in pieces if it has some that only pdsh has: ``-n2``, ``/REGEX/``, ``^A,^B``."""
+    from dispatcher.model.hostset import split_list
+
+    special = re.search(r"(?:^|,)(?:-.|/|\^)", text)
+    if not special or (text.startswith("^") and os.path.lexists(text[1:])):
+        return [text]
+    return [item for item, _ in split_list(text)]
 
 
 def _standard_input(option: str) -> bytes:
@@ -395,7 +421,8 @@ def _note_misspelt(
                 say(f"note: -x {name}: none of the hosts; did you mean {near}?")
 
 
-def _excluded(texts: tuple[str, ...]) -> list[str]:
+def _names(texts: Sequence[str], lists: Iterable[Hostlist], option: str) -> list[str]:
+    """The names that ``texts`` stand for; /REGEX/ for those of ``lists``. Raises: UsageError."""
     if not texts:
         return []
     from dispatcher.model import hostset
@@ -403,10 +430,16 @@ def _excluded(texts: tuple[str, ...]) -> list[str]:
     from dispatcher.plan.hosts.hostfile import read_hostfile
 
     names: list[str] = []
-    option = value_origin("excluded", "-x")
-    for text in texts:
+    for text in (item for whole in texts for item in _items(whole)):
         if text.startswith("^"):
             names += [host.name for host in read_hostfile(text[1:], option, slots=False).hosts]
+            continue
+        if text.startswith("/"):
+            try:
+                regex = re.compile(text[1:].removesuffix("/"))
+            except re.error as error:
+                raise UsageError(f"{option}: {error}: {text!r}") from None
+            names += [host.name for one in lists for host in one.hosts if regex.search(host.name)]
             continue
         try:
             names += hostset.expand(text)
