@@ -17,7 +17,7 @@ from dispatcher.model.names import nearest
 
 
 class Arguments(Value):
-    """Base of values that programs make: what they are given wrongly is a ``WrongArgument``."""
+    """Base of values that programs make: a wrong argument raises ``WrongArgument``."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         owner = type(self).__name__
@@ -86,7 +86,7 @@ _WORDS: dict[Any, str] = {
 
 
 def words(hint: Any) -> str:
-    """What a value of the type ``hint`` is, in words."""
+    """The type ``hint`` as a text for the user."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         several = [words(one) for one in inner]

@@ -1,4 +1,4 @@
-"""What ``dispatch`` exits with, and errors that our own caller can mend.
+"""The exit codes of ``dispatch``, and the errors that its caller can correct.
 
 =====  =====================================================================
 code   meaning
@@ -20,7 +20,7 @@ code   meaning
 A rank may itself exit with 124-127; the verdict says whose code it is. Source of 124-127:
 timeout(1), env(1); of 128+n: sh(1); of 93: the launcher of NVIDIA's resiliency extension. The
 name of an error's class is the code of its message and does not change: ``NoSuchJob`` is
-``no-such-job``; see ``model.messages``. What goes wrong on a host is no exception but a value,
+``no-such-job``; see ``model.messages``. A failure on a host is not an exception but a value,
 ``model.failure``.
 """
 
@@ -48,7 +48,7 @@ def from_status(status: int) -> int:
 
 
 def reason(error: OSError) -> str:
-    """What the system says of it, in lower case: ``no such file or directory``."""
+    """The system's text for the error, in lower case: ``no such file or directory``."""
     return (error.strerror or "").lower() or str(error)
 
 
@@ -80,7 +80,7 @@ class UsageError(DispatchError):
 
 
 class PlanError(UsageError):
-    """The request is well formed but these hosts cannot satisfy it."""
+    """The request is valid, but these hosts cannot satisfy it."""
 
     code = "plan-impossible"
 
@@ -89,11 +89,11 @@ class PlanError(UsageError):
 
 
 class UnknownCommand(UsageError):
-    """There is no such command, and no such script here."""
+    """There is no such command, and no such script in this folder."""
 
 
 class UnknownCode(UsageError):
-    """No message has that code."""
+    """An unknown message code."""
 
 
 class UnknownOption(UsageError):
@@ -117,11 +117,11 @@ class ConflictingOptions(UsageError):
 
 
 class NoPassword(UsageError):
-    """A password was to be asked for at the start, and nobody gave one."""
+    """A password was required at the start, but none was entered."""
 
 
 class NotAScript(UsageError):
-    """What stands where the program belongs is no Python script."""
+    """The argument at the place of the program is not a Python script."""
 
 
 class CannotTranslate(UsageError):
@@ -159,7 +159,7 @@ class JournalUnusable(DispatchError):
 
 
 class NoHosts(PlanError):
-    """No host was named, or none is left."""
+    """There are no hosts: none was named, or none is left."""
 
 
 class UnknownHost(PlanError):
@@ -171,7 +171,7 @@ class HostsDisagree(UsageError):
 
 
 class BadBatchJob(UsageError):
-    """What a batch system says of its job cannot be understood."""
+    """A batch system's list of hosts cannot be understood."""
 
 
 class TooFewHosts(PlanError):
@@ -194,7 +194,7 @@ class TooFewOpenFiles(UsageError):
 
 
 class NoSuchJob(UsageError):
-    """No job of that name is on record on this machine."""
+    """This machine has no record of a job with that name."""
 
 
 class AmbiguousJob(UsageError):
@@ -252,13 +252,13 @@ class Problem(Value):
 
     @property
     def where(self) -> str:
-        """What goes before the message; a caret is enough in what was typed just now."""
+        """The prefix of the message; empty for the command line, where a caret is enough."""
         place = f"{self.source}:{self.line}:{self.column}" if self.line else self.source
         return f"{place}: " if place else ""
 
     def __str__(self) -> str:
         before, text = self.column - 1, self.text.replace("\t", " ")
-        if before >= 2 * _NEAR:  # far to the right: what stands around it is shown
+        if before >= 2 * _NEAR:  # far to the right: show the text around it
             before, text = _NEAR + 3, "..." + text[before - _NEAR :]
         caret = " " * before + "^" * max(1, self.width)
         lines = [self.where + self.message, f"  {text}", f"  {caret}"]

@@ -31,14 +31,14 @@ class PlannedNode(TypedDict):
 
 
 class Spare(TypedDict):
-    """A host that waits until another is lost. slots: as those of a node."""
+    """A host that waits until another is lost. slots: as for a node."""
 
     host: str
     slots: list[str] | None
 
 
 class PlannedRank(TypedDict):
-    """What one rank runs. argv: program and arguments. environment: beside ``exports``."""
+    """The program of one rank. argv: program and arguments. environment: beside ``exports``."""
 
     rank: int
     host: str
@@ -73,13 +73,13 @@ class _Plan(TypedDict):
 
 
 class Plan(_Plan, total=False):
-    """What will run where: plan.json, and ``dispatch --dry-run --json``. Secrets are hidden.
+    """The ranks and their hosts: plan.json, and ``dispatch --dry-run --json``. Secrets are hidden.
 
     world_size: null while GPUs have yet to be counted; ranks is empty then. cwd: the folder of the
     ranks. exports: variables that all ranks get. limits, restarts: seconds and numbers, as options
-    set them. bind_to, mem_bind: as the options have them; hosts tell CPUs only when asked. notices:
-    what you should know. parents: with ``--fanout-tree``, host -> the one it is
-    reached through. parts: the programs, where there are several.
+    set them. bind_to, mem_bind: as options set them; hosts report CPUs only when asked. notices:
+    notes for the user. parents: with ``--fanout-tree``, host -> the host that leads to it. parts:
+    the programs, if there are several.
     """
 
     parents: dict[str, str]
@@ -97,9 +97,9 @@ class StackFrame(TypedDict):
 class StackGroup(TypedDict):
     """Ranks that are in the same place.
 
-    how: by what that was found: py-spy, faulthandler or proc. state: a letter of proc(5). frames:
+    how: the tool that found it: py-spy, faulthandler or proc. state: a letter of proc(5). frames:
     innermost first. odd: whether the others are elsewhere, and wait, or are far more. place: the
-    frame that says most, in words. native: the innermost function of C that says something, or "".
+    most telling frame, as text. native: the innermost C function with a useful name, or "".
     """
 
     ranks: list[str]
@@ -112,7 +112,7 @@ class StackGroup(TypedDict):
 
 
 class NamedRanks(TypedDict):
-    """Ranks, and what was called by them, or who names them."""
+    """Ranks, and the name of their call or of the source that names them."""
 
     name: str
     ranks: list[str]
@@ -121,9 +121,9 @@ class NamedRanks(TypedDict):
 class HungCollective(TypedDict):
     """A collective that does not end, as torch's flight recorders have it.
 
-    group: of processes. sequence: its number there. name: what was called, with its tensors.
-    entered: who is in it. missing: who has not called it. unknown: of whom no recorder tells.
-    differing: who called something else.
+    group: the process group. sequence: the call's number in the group. name: the operation, with
+    its tensors. entered: ranks that are in it. missing: ranks that have not called it. unknown:
+    ranks without a recording. differing: ranks that called something else.
     """
 
     group: str
@@ -141,21 +141,21 @@ class _Cause(TypedDict):
 
 
 class Cause(_Cause, total=False):
-    """What ended a run. Which fields there are depends on ``kind``.
+    """The reason why a run ended. Which fields there are depends on ``kind``.
 
     kind: RankFailed, MpiAborted, LeftMpi, RankNotStarted, NodeFailed, Rejected,
-    Impossible, OutputLost, Hung, TimeUp or Interrupted. message_code: what ``dispatch explain``
-    knows it by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code,
-    or -n for signal n. error: what the rank wrote about its failure, with message and traceback.
-    last_lines: what it said last. last_error: the line of its output that says why it ended; place:
-    where in the user's code, train.py:33; remedy: what to do about that. same: other ranks that
-    failed alike. hint: what to do, or what its host knows. code, text: of MPI_Abort. never: whether
-    MPI was never begun. ranks, waiting: who left MPI, and who waits.
+    Impossible, OutputLost, Hung, TimeUp or Interrupted. message_code: its code for ``dispatch
+    explain``. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code,
+    or -n for signal n. error: the rank's error file, with message and traceback.
+    last_lines: its last output. last_error: the line of its output that gives the reason; place:
+    its place in the user's code, train.py:33; remedy: a remedy for it. same: other ranks that
+    failed in the same way. hint: a remedy, or facts from its host. code, text: of MPI_Abort. never:
+    whether MPI was never begun. ranks, waiting: ranks that left MPI, and ranks that wait.
     errno, step, what: why a program could not be started. failure, failures: of a host, and by
-    host. problems: by host, what does not fit. exit_code: of dispatch. message: why the plan is
-    impossible. received, sent: bytes. seconds: of the hang, or of the time limit. groups: where the
-    ranks were. collective: the one they hang in. signals: what names ranks that hold the others
-    back, the one that knows most first. signum: the signal that dispatch got; by: the command that
+    host. problems: by host, reasons against it. exit_code: of dispatch. message: why the plan is
+    impossible. received, sent: bytes. seconds: of the hang, or of the time limit. groups: places of
+    the ranks. collective: the collective that they hang in. signals: evidence about ranks that hold
+    the others back, strongest first. signum: the signal that dispatch got; by: the command that
     ended the job.
     """
 
@@ -196,9 +196,9 @@ class Cause(_Cause, total=False):
 
 
 class Report(TypedDict):
-    """How a run ended: report.json. Hosts stand by name, ranks by theirs: 3, or 1.0 if spawned.
+    """How a run ended: report.json. Hosts are named, ranks are numbered: 3, or 1.0 if spawned.
 
-    ok: whether every planned rank exited with 0. cause: what ended the run; null if it went as
+    ok: whether every planned rank exited with 0. cause: the reason of the end; null if it went as
     planned. statuses: rank -> exit code, or -n for signal n.
     """
 
@@ -212,7 +212,7 @@ class Report(TypedDict):
 
 
 class Deed(TypedDict):
-    """A host, and what would be done there. user, port: if they are not as usual."""
+    """A host, and the planned action on it. user, port: if they are not as usual."""
 
     host: str
     user: str | None
@@ -228,12 +228,12 @@ class _DryRun(TypedDict):
 
 
 class DryRun(_DryRun, total=False):
-    """What a command would do: ``--dry-run --json`` of all commands but run, which shows its plan.
+    """A command's planned actions: its ``--dry-run --json``, except for run, which shows its plan.
 
-    parents: with ``--fanout-tree``, host -> the one it is reached through. batches: of commands
+    parents: with ``--fanout-tree``, host -> the host that leads to it. batches: of commands
     that run or copy on every host, how many hosts each batch has, in the order of hosts. at_once:
     of the same, how many are at work at most. delay: seconds between batches. max_fail: how many
-    have failed when no further one is begun, null for never.
+    failures stop new starts, null for never.
     """
 
     batches: list[int]
@@ -243,12 +243,12 @@ class DryRun(_DryRun, total=False):
 
 
 class HostOutcome(TypedDict):
-    """What became of one host.
+    """The result on one host.
 
     index: its number in the list. ok: whether all went well. outcome: exited, killed, failed,
     timeout, interrupted, not started or not copied. code: the exit code of the command. signal:
-    what ended it, such as KILL. kind: why the host could not be used, in words. message_code: what
-    ``dispatch explain`` knows that by. words: all of it, for people.
+    the signal that ended it, such as KILL. kind: why the host could not be used, as text.
+    message_code: the code of that for ``dispatch explain``. words: all of it, for the user.
     """
 
     host: str
@@ -270,8 +270,8 @@ class _Exec(HostOutcome):
 class Exec(_Exec, total=False):
     """A line of ``dispatch exec --json``: one host, when all have ended.
 
-    seconds: from the start of dispatch until the host was done. stdout, stderr: what the command
-    wrote; stdout_base64, stderr_base64 in their place if that is no UTF-8; stdout_dropped,
+    seconds: from the start of dispatch until the host was done. stdout, stderr: the command's
+    output; stdout_base64, stderr_base64 in their place if it is not UTF-8; stdout_dropped,
     stderr_dropped: bytes that were too many to be kept.
     """
 
@@ -287,7 +287,7 @@ class Copied(HostOutcome):
     """A line of ``dispatch put --json`` and ``get --json``: one host, when all have ended.
 
     files: how many were copied, null if that is not known; equal: how many were the same already.
-    bytes: that were copied. left_out: what was not copied, and why.
+    bytes: that were copied. left_out: files that were not copied, and why.
     """
 
     schema: Literal["copy/1"]
@@ -300,7 +300,7 @@ class Copied(HostOutcome):
 class Connections(TypedDict):
     """``dispatch connect --list --json``: hosts to which connections are open.
 
-    idle: seconds after which one is closed that nobody uses; null if there is none.
+    idle: seconds after which an unused connection is closed; null if there are no connections.
     """
 
     schema: Literal["connections/1"]
@@ -312,9 +312,9 @@ class Connections(TypedDict):
 
 
 class Finding(TypedDict):
-    """What a check says of a host.
+    """A check's result for a host.
 
-    level: OK, WARN, INCOMPLETE or CRITICAL. value: what was measured. remedy: what to do about it.
+    level: OK, WARN, INCOMPLETE or CRITICAL. value: the measured value. remedy: a remedy for it.
     """
 
     level: str
@@ -326,8 +326,8 @@ class Finding(TypedDict):
 class CheckedHost(TypedDict):
     """One host.
 
-    level: the gravest of its findings. problem: why it could not be read. lost: whether it was not
-    reached.
+    level: the most severe of its findings. problem: why it could not be read. lost: whether it was
+    not reached.
     """
 
     level: str
@@ -351,7 +351,7 @@ class MeasuredPair(TypedDict):
     """Two hosts. latency: seconds there and back. there, back: bytes per second, null if it failed.
 
     why: it failed. bad: whether it is far below the usual. rails: bytes per second between their
-    first GPUs, their second ones and so on, all at once; empty for one GPU each.
+    first GPUs, their second GPUs and so on, all at once; empty for one GPU each.
     """
 
     hosts: list[str]
@@ -397,7 +397,7 @@ class CheckPairs(TypedDict):
 
 
 class NcclHost(TypedDict):
-    """A host. settings: for it alone. now, then: what NCCL uses, for people."""
+    """A host. settings: for it alone. now, then: the network that NCCL uses, as text."""
 
     settings: dict[str, str]
     now: str
@@ -405,7 +405,7 @@ class NcclHost(TypedDict):
 
 
 class NcclMessage(TypedDict):
-    """What is to be known of some hosts. level: as that of a finding. remedy: what to do."""
+    """A message about some hosts. level: as for a finding. remedy: a remedy for it."""
 
     level: str
     hosts: list[str]
@@ -463,9 +463,9 @@ class Gathered(TypedDict):
 class Stacks(Gathered):
     """``dispatch stacks --json``: where the ranks of a job are.
 
-    hosts: rank -> its host. late: hosts that did not answer in time. collective: one that some
-    ranks wait in and others have not called; null where none is known. file: the whole stacks, as
-    text for people; null if there is none.
+    hosts: rank -> its host. late: hosts that did not answer in time. collective: a collective that
+    some ranks wait in and others have not called; null if unknown. file: the whole stacks, as
+    readable text; null if there is no file.
     """
 
     schema: Literal["stacks/1"]
@@ -476,7 +476,7 @@ class Stacks(Gathered):
 class TopRank(TypedDict):
     """A rank. cpu: percent of one CPU. rss, gpu_memory: bytes. gpu_used: percent.
 
-    silence: seconds since it was heard last. What is not known is null.
+    silence: seconds since it was heard last. Unknown values are null.
     """
 
     rank: str
@@ -497,7 +497,7 @@ class TopRank(TypedDict):
 class Top(TypedDict):
     """``dispatch top --json``.
 
-    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, in words.
+    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, as text.
     """
 
     schema: Literal["top/1"]
@@ -509,7 +509,7 @@ class Top(TypedDict):
 class SweptRun(TypedDict):
     """A run of which something was found. state: as dispatch jobs has it, or unknown.
 
-    left_over: whether nobody looks after it any more.
+    left_over: whether its launcher is gone.
     """
 
     run_id: str
@@ -533,7 +533,7 @@ class SweptProcess(TypedDict):
 class Swept(TypedDict):
     """``dispatch sweep --json`` and ``kill --json``.
 
-    failures: hosts that did not answer, in words.
+    failures: hosts that did not answer, as text.
     """
 
     schema: Literal["swept/1"]
@@ -566,7 +566,7 @@ class Setting(TypedDict):
 class Message(TypedDict):
     """``dispatch explain --json``: a message, or a list of all.
 
-    what: in a line. why, do: paragraphs. exit_code: what dispatch exits with, in words.
+    what: in a line. why, do: paragraphs. exit_code: dispatch's exit code, as text.
     """
 
     schema: Literal["message/1"]

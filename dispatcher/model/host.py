@@ -1,4 +1,4 @@
-"""``Host``: one place ranks may run, and all the user said about it, GPUs too. No behaviour.
+"""``Host``: one place where ranks may run, with the user's settings for it, GPUs too; only data.
 
 ``gpus=`` takes ``0,1``, ``4-7``, and names like ``GPU-...`` and ``MIG-...``. They go to
 ``CUDA_VISIBLE_DEVICES`` as they are. Whether such a GPU exists is for the host to say.
@@ -16,10 +16,10 @@ from dispatcher.model.names import BadName, shown
 class Host(Value):
     """A host as the user named it.
 
-    slots: ranks it has room for; None when not said (then one per GPU). max_slots: the most it
+    slots: ranks it has room for; None if unset (then one per GPU). max_slots: the most it
     takes even when over-subscribed. user, port, python: None means the run's own. env: names and
-    values for ranks on this host only. gpus: CUDA's words for the devices behind the slots, in slot
-    order; None when not said. granted: those that a batch system told us of, by its own numbers.
+    values for ranks on this host only. gpus: CUDA's names for the slots' devices, in slot
+    order; None if unset. granted: devices that a batch system granted, by its own numbers.
     spare: waits until another host is lost. origin: where it was named, ``hostfile:3`` or ``-H``.
     Two hosts with one name are two places only if their ports differ.
     """
@@ -38,7 +38,7 @@ class Host(Value):
 
     @property
     def place(self) -> tuple[str, int | None]:
-        """What makes two mentions the same place: the name and the port."""
+        """The name and the port; two mentions with both equal are the same place."""
         return self.name, self.port
 
 
@@ -60,9 +60,9 @@ _GPU_RANGE = re.compile(r"([0-9]{1,4})-([0-9]{1,4})\Z")
 
 
 def parse_gpus(value: str, most: int) -> tuple[str, ...]:
-    """GPU names in the order given: numbers in plain decimal, or UUIDs as they stand.
+    """GPU names in the order given: numbers in plain decimal, or UUIDs unchanged.
 
-    Raises: BadName for a word that is no GPU, one named twice, numbers mixed with
+    Raises: BadName for a word that is not a GPU, a GPU named twice, numbers mixed with
     names (CUDA takes only one kind), or more than ``most``.
     """
     gpus: list[str] = []
@@ -90,8 +90,8 @@ def parse_gpus(value: str, most: int) -> tuple[str, ...]:
 def visible(text: str, count: int) -> tuple[str, ...]:
     """The devices of ``count`` that ``CUDA_VISIBLE_DEVICES=text`` leaves, in its order.
 
-    As CUDA reads it: up to the first word that is no device (``-1``, and what batch
-    systems write for none), and none at all where one is named twice.
+    As CUDA reads it: up to the first word that is not a device (``-1``, and batch systems'
+    words for none), and none at all if one is named twice.
     """
     found: list[str] = []
     for word in map(str.strip, text.split(",") if count else ()):

@@ -22,7 +22,7 @@ from dispatcher.model.names import BadName, check_host, nearest, shown
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
-#: names of which nobody needs to know how many there are; their number may have a million digits
+#: beyond this count, which may have a million digits, the number of names is not computed
 UNCOUNTED = 10**12
 #: of a number in a name; more are text
 MOST_DIGITS = 18
@@ -305,7 +305,7 @@ def groups(text: str) -> list[str]:
 def group_names(text: str = "@") -> list[str]:
     """The groups that ClusterShell knows: ``@rack1``, or ``@source:name`` if ``text`` has a source.
 
-    text: the beginning of a group. None if its files say nothing, or cannot be read.
+    text: the beginning of a group. None if its files name no groups, or cannot be read.
     """
     from ClusterShell.NodeSet import std_group_resolver
 
@@ -320,8 +320,8 @@ def group_names(text: str = "@") -> list[str]:
 def fold(names: Iterable[str]) -> str:
     """Short text for many names, ``n[03-07],login``; for display, so it never fails.
 
-    Of several numbers in a name, one is folded: the one that makes the text short. Names that only
-    look like syntax stand as they are, after the others.
+    If a name has several numbers, only the one that makes the text short is folded. Names that only
+    look like syntax come unchanged, after the others.
     """
     wanted = list(dict.fromkeys(names))
     alike: dict[str, list[tuple[str, ...]]] = {}  # r%sc%s -> numbers of each name

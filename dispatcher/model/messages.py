@@ -1,8 +1,8 @@
 """Every message that ends a run or refuses a command: its code, its reason, its remedy.
 
-The code stands behind the message on the screen, in ``report.json`` and in ``exec --json``; it
-does not change, the words may. The code of a class of ``model.errors`` is the class's name; that
-of a host that cannot be used is from ``model.failure.Kind``. Only ``dispatch explain`` and the
+The code follows the message on the screen and is in ``report.json`` and ``exec --json``. It does
+not change; the texts may. The code of a class of ``model.errors`` is the class's name; the code of
+a host that cannot be used is from ``model.failure.Kind``. Only ``dispatch explain`` and the
 site load these texts.
 """
 
@@ -15,7 +15,7 @@ from dispatcher.model.frozen import Value, value
 class Message(Value):
     """One message. what: in a line. why, do: paragraphs; indented lines of ``do`` can be pasted.
 
-    exit_code: what dispatch exits with, in words where it depends.
+    exit_code: dispatch's exit code, or a text if it depends.
     """
 
     code: str
@@ -39,10 +39,10 @@ _CLUSTER = 125
 RUN = (
     _message(
         "rank-failed", "the rank's own", "A rank ended with an exit code that is not 0.",
-        """The program of that rank ended with an error. It was the first to fail; all other ranks
-        were ended because of it, and what they say afterwards is a consequence. Behind the exit
-        code stands why, where the rank's output says it. If that is only that a peer went away,
-        the lines below name the peer, and a rank that had a reason of its own.""",
+        """The program of that rank ended with an error. It failed first; dispatch then
+        ended the other ranks, so their later errors are only consequences. The reason follows the
+        exit code, if the rank printed one. If the reason is only a lost peer, the lines below name
+        it and any rank that failed on its own.""",
         """
 Read the last lines that the rank wrote, below the message, and the hint, if there is one. Its whole
 output is in a file if the run had --log-dir:
@@ -53,12 +53,11 @@ output is in a file if the run had --log-dir:
     ),
     _message(
         "rank-killed", "128+n for signal n", "A rank was ended by a signal.",
-        """Nobody ended it on dispatch's behalf. SIGKILL is often the kernel's, because the host ran
-        out of memory; a line below the message says so where the kernel's log tells. SIGSEGV,
-        SIGBUS
-        and SIGABRT mean that native code crashed.""",
+        """dispatch did not send it. SIGKILL often means that the host ran out of memory; if the
+        kernel log confirms that, a line below the message says so. SIGSEGV, SIGBUS and SIGABRT mean
+        that native code crashed.""",
         """
-Out of memory: smaller batches, fewer data loaders, or watch what the ranks take:
+Out of memory: smaller batches, fewer data loaders, or watch what the ranks use:
 
     dispatch -H hostfile --sample 5 --log-dir logs train.py
     dispatch top
@@ -69,9 +68,9 @@ A crash: let the host keep a core file (ulimit -c unlimited), or run with PYTHON
 """,
     ),
     _message(
-        "mpi-aborted", "that of MPI_Abort; 1 for 0", "A rank called MPI_Abort.",
-        """The program, or a library in it, gave up and asked MPI to end the whole job. An exception
-        that nobody catches does the same under mpi4py.run and dispatcher.comm.""",
+        "mpi-aborted", "MPI_Abort's code; 1 for 0", "A rank called MPI_Abort.",
+        """The program, or a library in it, gave up and asked MPI to end the whole job. An uncaught
+        exception does the same under mpi4py.run and dispatcher.comm.""",
         "Read the last lines that the rank wrote, below the message.",
     ),
     _message(
@@ -87,7 +86,7 @@ Look for the place where that rank leaves. If the ranks use MPI each by itself, 
     ),
     _message(
         "program-not-found", 127, "The program was not found on a host.",
-        "The first word of what the ranks should run is no program there.",
+        "The command's first word is not a program on that host.",
         """
 Name it with its path, or copy it:
 
@@ -124,12 +123,12 @@ Do what the hint below the table says; or go on without these hosts; or keep spa
     ),
     _message(
         "job-hung", 124, "Nothing happened for as long as --hang-timeout allows.",
-        """No rank wrote, computed or used its GPU. Usually one rank has taken another path and the
-        others wait for it in a collective. The lines below say which, where torch knows it, by
-        what that is known, and where each rank was; the odd one stands first.""",
+        """All ranks stopped writing, computing and using their GPUs. Usually one rank took another
+        code path and the others wait for it in a collective. The lines below show where each rank
+        was, the outlier first; with torch they also name the missing rank and the evidence.""",
         """
-Look at the odd one. If the program may be silent and idle for longer, allow more, or say what
-progress looks like:
+Look at the outlier. If the program may be silent and idle for longer, allow more time, or give the
+pattern of a line that shows progress:
 
     dispatch -H hostfile --hang-timeout 1800 train.py
     dispatch -H hostfile --hang-timeout 600 --progress-line 'step \\d+' train.py
@@ -137,8 +136,8 @@ progress looks like:
     ),
     _message(
         "time-limit", 124, "The job has run for as long as --time-limit allows.",
-        """Its ranks were told to end and, after --grace, killed. MPIEXEC_TIMEOUT in the environment
-        is such a limit as well.""",
+        """Its ranks got a signal to end and, after --grace, were killed. The variable
+        MPIEXEC_TIMEOUT sets such a limit as well.""",
         """
 Let the program save its work before that, and go on from there:
 
@@ -146,9 +145,9 @@ Let the program save its work before that, and go on from there:
 """,
     ),
     _message(
-        "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was told to end.",
+        "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was interrupted.",
         """A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.
-        Further ones do not shorten the time of the ranks (--grace), but for a second Ctrl-C.""",
+        Only a second Ctrl-C shortens the time that the ranks have to end (--grace).""",
         """
 To let a job go on when the terminal closes:
 
@@ -156,8 +155,8 @@ To let a job go on when the terminal closes:
 """,
     ),
     _message(
-        "reader-left", 141, "Nobody reads standard output any more.",
-        "The program behind the pipe has ended, as head does when it has seen enough.",
+        "reader-left", 141, "The reader of standard output exited.",
+        "The program after the pipe exited, as head does once it has its lines.",
         """
 To let the run go on in such a case, keep its output in files:
 
@@ -167,12 +166,11 @@ To let the run go on in such a case, keep its output in files:
     _message(
         "hosts-failed", "1, 3, 124 or 125; with -S the largest",
         "A command did not succeed on some hosts.",
-        """The lines below name the hosts, equal ones together: the command's own exit code, a time
-        limit, or why the host could not be reached. Not started are those whose turn had not come
-        when it was stopped: by --max-fail, or since all hosts of a batch of --serial had failed,
-        and then the exit code is 3.""",
+        """The lines below group the hosts by result: the command's own exit code, a time limit, or
+        why the host could not be reached. "Not started": --max-fail, or a --serial batch in which
+        every host failed, stopped the command before their turn. The exit code is then 3.""",
         """
-Try the failed ones again, and go on with those that were not started:
+Try the failed hosts again, and go on with the hosts that were not started:
 
     dispatch exec -H hostfile --failed-to failed.txt -- COMMAND
     dispatch exec --retry-failed failed.txt -- COMMAND
@@ -187,10 +185,10 @@ HOSTS = (
         "    getent hosts NAME",
     ),
     _message(
-        "unreachable", _CLUSTER, "There is no way to the host.",
-        """The kernel knows no route, or a router on the way says so; or the host fell silent while
-        its ranks ran. It is down or elsewhere, or its network is away. Ranks there may run on until
-        their lease ends (--lease).""",
+        "unreachable", _CLUSTER, "The host cannot be reached.",
+        """The kernel or a router on the way has no route to it, or the host stopped responding
+        while its ranks ran. It is down, has another address, or its network is down. Its
+        ranks may run on until their lease ends (--lease).""",
         """
     ping NAME
     dispatch -H hostfile --heartbeat 20 --lease 600 train.py     # wait for a shaky network
@@ -198,7 +196,7 @@ HOSTS = (
     ),
     _message(
         "connection-refused", _CLUSTER, "The host answers, but nothing listens on that port.",
-        "sshd does not run there, or on another port, or a firewall refuses.",
+        "sshd does not run on that host, or uses another port, or a firewall refuses.",
         """
     dispatch exec -w NAME -p 2222 hostname       # or NAME:2222 in the hostfile
 """,
@@ -214,8 +212,9 @@ HOSTS = (
     ),
     _message(
         "connection-dropped", _CLUSTER, "The connection ended before the command began.",
-        """sshd drops new connections when too many come at once (MaxStartups), or locks out who
-        failed too often; a host that restarts does it, too. dispatch has tried several times.""",
+        """sshd drops new connections when too many come at once (MaxStartups), or locks out
+        users who failed too often; a host that restarts does it, too. dispatch has tried several
+        times.""",
         """
     dispatch -H hostfile --fanout 16 train.py    # fewer at once
     journalctl -u ssh                            # on that host
@@ -223,42 +222,42 @@ HOSTS = (
     ),
     _message(
         "authentication-failed", _CLUSTER, "The host does not let you in.",
-        """It knows none of the keys that were offered, or you are another user there. The message
-        names what else it takes: a password, or answers to what it asks (keyboard-interactive), for
-        which --ask-pass has you asked; Kerberos (gssapi) or the key of your machine (hostbased),
+        """It knows none of the keys that were offered, or you have another user name on it. The
+        message lists what else it accepts: a password, or keyboard-interactive questions
+        (--ask-pass prompts you for both); Kerberos (gssapi) or the key of your machine (hostbased),
         which --transport ssh can do. A password that was wrong on the first host is sent to no
         other, so that it locks no accounts.""",
         """
-    ssh -v NAME true                             # says which keys are offered
+    ssh -v NAME true                             # shows which keys are offered
     ssh-copy-id NAME
     dispatch -H hostfile --user NAME train.py
     dispatch exec -H hostfile --ask-pass uptime  # type the password, once for all
 """,
     ),
     _message(
-        "sudo-refused", _CLUSTER, "sudo on the host said no.",
-        """The password was wrong, or sudoers does not allow you this command there. You are asked a
-        second time where it was wrong; one that is wrong twice is told to no other host.""",
+        "sudo-refused", _CLUSTER, "sudo refused on the host.",
+        """The password was wrong, or sudoers does not allow you this command. You get a second
+        try; a password that fails twice is not sent to any other host.""",
         "    dispatch exec -H hostfile --sudo -- true",
     ),
     _message(
         "host-key-unknown", _CLUSTER, "The host's key is not in known_hosts.",
-        """A host proves by its key that it is the one you mean. Like ssh with
-        StrictHostKeyChecking,
-        dispatch talks to no host whose key it does not know, and it does not ask.""",
+        """A host proves by its key that it is the host you mean. Like ssh with
+        StrictHostKeyChecking, dispatch refuses a host whose key it does not know, without asking
+        you.""",
         """
-Best, get the keys from whoever runs the cluster. Or take those that the hosts show now on trust,
+Best, get the keys from the cluster's administrators. Or trust the keys that the hosts show now,
 once:
 
     dispatch exec -H hostfile --host-keys accept-new true
 """,
     ),
     _message(
-        "host-key-changed", _CLUSTER, "The host shows another key than the one in known_hosts.",
-        """Either the host was installed anew, or somebody else answers at its address. The message
+        "host-key-changed", _CLUSTER, "The host shows another key than in known_hosts.",
+        """Either the host was reinstalled, or another machine answers at its address. The message
         names the file and the line.""",
         """
-Find out which, first. If it was installed anew:
+Find out which, first. If it was reinstalled:
 
     ssh-keygen -R NAME
     dispatch exec -w NAME --host-keys accept-new true
@@ -266,13 +265,13 @@ Find out which, first. If it was installed anew:
     ),
     _message(
         "host-key-revoked", _CLUSTER, "The host's key is marked @revoked in known_hosts.",
-        "Somebody has declared that this key must not be trusted any more.",
+        "The mark means that the key must not be trusted any more.",
         "Give the host a new key; do not remove the mark.",
     ),
     _message(
-        "bad-ssh-configuration", _CLUSTER, "ssh_config says something that cannot be done.",
-        "A ProxyCommand that is no program, jump hosts in a circle, algorithms that nobody has.",
-        "    ssh -G NAME                                  # what ssh makes of it",
+        "bad-ssh-configuration", _CLUSTER, "ssh_config asks for something unsupported.",
+        "The ProxyCommand is not a program, jump hosts form a loop, or no algorithm is known.",
+        "    ssh -G NAME                                  # how ssh reads it",
     ),
     _message(
         "no-usable-python", _CLUSTER, "The host has no Python 3.8 or later.",
@@ -285,38 +284,37 @@ Find out which, first. If it was installed anew:
 """,
     ),
     _message(
-        "agent-did-not-start", _CLUSTER, "The agent ended before it had said a word.",
-        """The message quotes what the host said instead: a login shell that refuses commands, a
+        "agent-did-not-start", _CLUSTER, "The agent exited before it responded.",
+        """The message quotes the host's output: a login shell that refuses commands, a
         full disk, a policy that kills it.""",
         "    dispatch exec -w NAME 'python3 -V; df -h /tmp'",
     ),
     _message(
-        "command-did-not-start", _CLUSTER, "The login there ended before the command had begun.",
-        """The message quotes what the host said instead: an account that may not log in (nologin),
+        "command-did-not-start", _CLUSTER, "The login ended before the command started.",
+        """The message quotes the host's output: an account that may not log in (nologin),
         login files that exit, a forced command, a login shell that is gone. A login that allows
         only some commands takes those by exec --plain.""",
         "    dispatch exec --plain -w NAME true",
     ),
     _message(
-        "check-failed", _CLUSTER, "The host is not fit for this run.",
-        """Its folder, script, program or interface is missing there, or dispatch check found what
-        is
-        critical. The message says which.""",
+        "check-failed", _CLUSTER, "The host cannot be used for this run.",
+        """Its folder, script, program or interface is missing, or dispatch check found a critical
+        problem. The message says which.""",
         "    dispatch check -w NAME train.py",
     ),
     _message(
-        "protocol-error", _CLUSTER, "The host sent something that its agent never says.",
-        """Something on the way changes bytes, or the host is not to be trusted: it speaks of what
-        is not its own, or floods dispatch with far more than a job brings
-        (docs/design/security.md). dispatch ends the connection and believes nothing of it. Or the
+        "protocol-error", _CLUSTER, "The host sent data that its agent never sends.",
+        """Something on the way changes the data, or the host is compromised: it reports on other
+        hosts' ranks, or floods dispatch with far more data than a job has
+        (docs/design/security.md). dispatch closes the connection and drops the data. Or the
         message names algorithms of SSH, such as ssh-rsa: dispatch has none that the host takes.""",
-        "Look at what stands between you and the host: a proxy, a wrapper of ssh, login files "
+        "Check what is between you and the host: a proxy, an ssh wrapper, login files "
         "that print.\nFor algorithms: --transport ssh has those that your ssh_config allows.",
     ),
     _message(
-        "host-lost", _CLUSTER, "The host fell silent, or its connection ended.",
-        """It lost its power, its network, or its agent was killed; or this machine slept. Ranks
-        there end by themselves when they have not heard of dispatch for --lease seconds.""",
+        "host-lost", _CLUSTER, "The host stopped responding or disconnected.",
+        """It lost its power, its network, or its agent was killed; or this machine slept. Its
+        ranks exit on their own after --lease seconds without contact with dispatch.""",
         """
     dispatch check -w NAME
     dispatch -H hostfile --heartbeat 20 --lease 600 train.py     # a shaky network, a laptop
@@ -327,8 +325,8 @@ Find out which, first. If it was installed anew:
 
 REFUSALS = (
     _message(
-        "bad-value", _USAGE, "A value cannot be what it stands for.",
-        "The message names the option, or the file and its line, and what was expected.",
+        "bad-value", _USAGE, "A value is not valid.",
+        "The message names the option, or the file and its line, and the expected value.",
         "    dispatch COMMAND --help",
     ),
     _message(
@@ -337,29 +335,29 @@ REFUSALS = (
         "    dispatch --help                              # all commands",
     ),
     _message(
-        "unknown-code", _USAGE, "No message has that code.",
-        "dispatch explain knows the words in brackets behind a message.",
+        "unknown-code", _USAGE, "dispatch explain does not know that code.",
+        "The codes are the words in brackets after a message.",
         "    dispatch explain                             # lists all",
     ),
     _message(
         "unknown-option", _USAGE, "The command has no such option.",
-        "Options of dispatch stand before the program; all behind it belong to the program.",
+        "Options of dispatch come before the program; all after it belong to the program.",
         "    dispatch COMMAND --help",
     ),
     _message(
-        "missing-argument", _USAGE, "A word is missing.",
-        "The program to run, the command, or what to copy and where.",
+        "missing-argument", _USAGE, "An argument is missing.",
+        "It is the program to run, the command, or the files to copy and their destination.",
         "    dispatch -H hostfile train.py",
     ),
     _message(
-        "unexpected-argument", _USAGE, "There is a word too many.",
-        "Often blanks in a value that is not quoted.",
+        "unexpected-argument", _USAGE, "There is an unexpected argument.",
+        "Often a value has blanks and is not quoted.",
         "    dispatch COMMAND --help",
     ),
     _message(
-        "wrong-argument", _USAGE, "A function was called with what it does not take.",
-        """A program that imports dispatcher gave an argument of a name that is not known, or a
-        value of another type. The message has the name, and what it takes.""",
+        "wrong-argument", _USAGE, "A function got an argument it does not accept.",
+        """A program that imports dispatcher used an unknown argument name, or a value of
+        another type. The message has the name, and the values that it accepts.""",
         """
 See docs/guides/python.md for the arguments. Programs can catch dispatcher.UsageError:
 
@@ -368,24 +366,23 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "conflicting-options", _USAGE, "Options that do not go together.",
-        "One excludes the other, or needs another one that is not there. The message names both.",
-        "Leave one of them out. If it was not typed, it stands in dispatch.toml: dispatch config",
+        "One excludes the other, or needs an option that is missing. The message names both.",
+        "Leave one of them out. If you did not type it, see dispatch.toml: dispatch config",
     ),
     _message(
-        "no-password", _USAGE, "A password was to be asked for, and nobody gave one.",
+        "no-password", _USAGE, "A password was required, but none was entered.",
         """--ask-pass and --ask-sudo-password ask at the terminal, before any host is touched. There
-        is no terminal, or nothing was typed. A password is taken from nowhere else: not from an
-        option, a variable or a file.""",
+        is no terminal, or nothing was typed. dispatch never takes a password from an option,
+        a variable or a file.""",
         """
     ssh-copy-id NAME                             # a key instead
     ssh-add                                      # the passphrase of a key, asked now
 """,
     ),
     _message(
-        "not-a-script", _USAGE, "The program is no Python script.",
-        """dispatch starts Python scripts. Other programs need --no-python, modules -m; and
-        launchers
-        such as torchrun are not needed, since dispatch is one.""",
+        "not-a-script", _USAGE, "The program is not a Python script.",
+        """dispatch starts Python scripts. Other programs need --no-python, modules -m.
+        Launchers such as torchrun are not needed, because dispatch is one.""",
         """
     dispatch -H hostfile --no-python ./a.out
     dispatch -H hostfile -m package.train
@@ -394,54 +391,52 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "cannot-translate", _USAGE, "dispatch import does not know this line.",
-        "A flag of the other launcher that dispatch has no equal for, or that is none of its "
-        "flags.",
+        "The other launcher does not have this flag, or dispatch has no equal for it.",
         "Leave the flag out and ask again; the message names it.",
     ),
     _message(
         "file-unusable", _USAGE, "A file or folder cannot be used.",
-        "It is not there, may not be read or written, or holds something else than it should.",
+        "It is missing, cannot be read or written, or has the wrong contents.",
         "    ls -ld PATH",
     ),
     _message(
         "unsafe-folder", _USAGE, "A folder that must be yours alone is not.",
-        "Whoever may write there could take over what dispatch keeps in it.",
+        "Other users who can write there could replace dispatch's files.",
         "    chmod 700 PATH",
     ),
     _message(
         "bad-config", _USAGE, "dispatch.toml cannot be used.",
-        "It is no TOML, or has a table or an option that no command knows.",
+        "It is not TOML, or has a table or an option that no command knows.",
         "    dispatch config                              # the form, and where each value comes "
         "from",
     ),
     _message(
-        "config-not-trusted", _USAGE, "A file of the current folder says what only you may say.",
-        """A dispatch.toml or .deepspeed_env that merely lies in a folder may have come with
-        somebody's
+        "config-not-trusted", _USAGE, "A file in the current folder sets a restricted option.",
+        """A dispatch.toml or .deepspeed_env in the current folder may have come with a cloned
         repository. It may not name programs, keys, or variables by which code is loaded.""",
         "Put the line into ~/.config/dispatch/dispatch.toml, or on the command line, if you "
         "trust it.",
     ),
     _message(
         "cannot-copy", _USAGE, "put or get cannot do this.",
-        "Two files would lie in one place, or what was named is no file, folder or link.",
+        "Two sources have the same destination, or one is not a file, folder or link.",
         "    dispatch put --help",
     ),
     _message(
         "journal-unusable", _CLUSTER, "The journal of a run cannot be read.",
-        "It is cut off, of another version of dispatch, or no journal.",
+        "It is truncated, from another version of dispatch, or not a journal.",
         "    ls logs/latest/                              # dispatch.jsonl is the journal",
     ),
     _message(
         "bad-hostfile", _USAGE, "A hostfile, or a list of hosts after -w, has mistakes.",
         "All of them are shown at once, each with its line and column.",
         """
-    dispatch hosts -H hostfile                   # what dispatch makes of it
+    dispatch hosts -H hostfile                   # how dispatch reads it
     dispatch hosts -w 'n[1-3]'
 """,
     ),
     _message(
-        "no-hosts", _USAGE, "No host was named, or none is left.",
+        "no-hosts", _USAGE, "There are no hosts: none was named, or none is left.",
         "There is no -H, no -w and no batch job; or the filters leave out all hosts.",
         """
     dispatch -H hostfile train.py
@@ -449,7 +444,7 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
 """,
     ),
     _message(
-        "unknown-host", _USAGE, "A filter names a host or slot that is not there.",
+        "unknown-host", _USAGE, "A filter names an unknown host or slot.",
         "--include, --exclude and -x only name hosts that -H or -w has.",
         "    dispatch hosts -H hostfile",
     ),
@@ -459,13 +454,13 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "Choose one with -H; the message has both.",
     ),
     _message(
-        "bad-batch-job", _USAGE, "What the batch system says cannot be understood.",
+        "bad-batch-job", _USAGE, "The batch system's list of hosts cannot be understood.",
         "A variable or file that should name the job's hosts is missing or of another form.",
         "Name the hosts with -H; the message has a line for it.",
     ),
     _message(
         "plan-impossible", _USAGE, "These hosts cannot do what was asked for.",
-        "The request is well formed, but does not fit the hosts.",
+        "The request is valid, but does not fit the hosts.",
         "    dispatch -H hostfile --dry-run train.py",
     ),
     _message(
@@ -482,7 +477,7 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "no-gpu", _USAGE, "A GPU is asked for that a host does not have.",
-        "Its driver shows none, or CUDA_VISIBLE_DEVICES there hides it.",
+        "Its driver shows none, or CUDA_VISIBLE_DEVICES on that host hides it.",
         "    dispatch exec -b -H hostfile -- nvidia-smi -L",
     ),
     _message(
@@ -491,7 +486,7 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "    ulimit -n 65536",
     ),
     _message(
-        "no-such-job", _USAGE, "No job of that name is on record on this machine.",
+        "no-such-job", _USAGE, "This machine has no record of a job with that name.",
         "Jobs are known on the machine that they were started on, the last hundred of them.",
         "    dispatch jobs -a",
     ),
@@ -502,12 +497,12 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "job-ended", _CLUSTER, "The job has ended already.",
-        "There is nobody left who could be asked.",
+        "Its launcher has exited.",
         "    dispatch logs JOB",
     ),
     _message(
-        "cannot-restart", _CLUSTER, "The ranks of the job cannot be started again as it was asked.",
-        "They have not been started yet, or end already; or what they are to run is not here.",
+        "cannot-restart", _CLUSTER, "The ranks of the job cannot be restarted as requested.",
+        "They have not started, are already ending, or their new script does not exist.",
         """
 The job goes on as it was. Once its ranks run:
 
@@ -515,13 +510,13 @@ The job goes on as it was. Once its ranks run:
 """,
     ),
     _message(
-        "job-elsewhere", _CLUSTER, "The job is not to be reached from here.",
+        "job-elsewhere", _CLUSTER, "The job cannot be reached from here.",
         "It belongs to another machine, or to the terminal that it was started in.",
         "Go to that machine or terminal; or start jobs with --detach.",
     ),
     _message(
         "launcher-killed", _CLUSTER, "The job's launcher was killed, so there is no verdict.",
-        "kill -9, the kernel for want of memory, or a power cut. Its ranks end by themselves.",
+        "By kill -9, the OOM killer or a power cut. Its ranks exit on their own.",
         "    dispatch kill JOB                            # ends what it may have left",
     ),
     _message(
@@ -535,18 +530,18 @@ The job goes on as it was. Once its ranks run:
         "    dispatch --log-dir logs -H hostfile train.py",
     ),
     _message(
-        "no-connection-daemon", _CLUSTER, "The process that keeps connections cannot be used.",
+        "no-connection-daemon", _CLUSTER, "The process that keeps connections open cannot be used.",
         "It could not be started, or it does not answer.",
         "    dispatch connect --close",
     ),
     _message(
         "dispatch-failed", _CLUSTER, "dispatch could not do its own part.",
-        "The message says what was in the way.",
+        "The message gives the reason.",
         "    dispatch -v ...                              # every step, on standard error",
     ),
     _message(
-        "internal-error", _CLUSTER, "A mistake in dispatch itself.",
-        "It came into a state that must not happen.",
+        "internal-error", _CLUSTER, "There is a bug in dispatch itself.",
+        "It reached a state that cannot occur.",
         "Please report it, with the whole message and dispatch.jsonl of the log folder.",
     ),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from dispatcher.model.errors import Problem, UsageError
 LONGEST_HOST = 253  # RFC 1035 3.1: 255 octets on the wire, 253 in text
 LONGEST_USER = 64
 
-#: how much alike names are of which one may be meant for the other, as ``difflib`` measures it;
+#: how similar two names must be for one to be a typing error of the other, as ``difflib`` measures;
 #: and how many are compared
 _ALIKE = 0.65
 _MOST_ALIKE = 1000
@@ -97,7 +97,7 @@ def check_host(name: str) -> str:
     if name.startswith("-"):
         raise BadName(
             f"host name starts with '-': {shown(name)}",
-            hint="a host name starts with a letter or a digit; ssh options do not go here",
+            hint="a host name starts with a letter or a digit; ssh options go elsewhere",
         )
     if ":" in name:
         if is_ipv6(name):
@@ -120,9 +120,9 @@ def check_host(name: str) -> str:
 
 def _hint_for(char: str) -> str | None:
     if char.isspace():
-        return None if char == " " else "a special blank; type a plain one"
+        return None if char == " " else "a special blank; type a plain blank"
     if not char.isascii():
-        return "write the name in ASCII, an international one in its xn-- form"
+        return "write the name in ASCII, an international name in its xn-- form"
     return {
         "{": "ranges are written n[1-3]",
         "*": "patterns are not expanded; write a range, n[1-3]",
@@ -176,7 +176,7 @@ def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -
 
 
 MOST_RANKS = 1_000_000
-MOST_PROBLEMS = 100  # reported of one file; nobody reads more
+MOST_PROBLEMS = 100  # reported of one file; a reader needs no more
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 LONGEST_LINE = 1 << 17  # characters; also the longest argument Linux passes to a program
 
@@ -187,7 +187,7 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes in words: ``17 B``, ``64 KiB``, ``1.5 MiB``."""
+    """A number of bytes as text: ``17 B``, ``64 KiB``, ``1.5 MiB``."""
     unit = 0
     while nbytes >= 1024 and unit < len(_UNITS) - 1:
         nbytes /= 1024

@@ -7,8 +7,8 @@
                              restart-1/rank-...      the same of ranks started again
                              dispatch.jsonl, plan.json, report.json, launcher.log
 
-What is to stay this user's own is made here: folders (``private``), files (``create``), and the
-memory of a process that is told a secret (``keep_memory_ours``).
+Files that only this user may change are made here: folders (``private``) and files (``create``).
+So is the protection of a process's memory that holds a secret (``keep_memory_ours``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dispatcher.model.host import Host
 
 
 def new_run_id() -> str:
-    """A run id that sorts by time and that nobody else has: ``20260131-142501-k3f9x2``."""
+    """A run id that sorts by time and is unique: ``20260131-142501-k3f9x2``."""
     alphabet = "abcdefghijkmnpqrstuvwxyz23456789"  # 32 letters, none like another
     tail = "".join(alphabet[byte % 32] for byte in os.urandom(6))
     return time.strftime("%Y%m%d-%H%M%S-") + tail
@@ -129,7 +129,7 @@ def ranks_of(hosts: Sequence[Host]) -> list[range]:
 
 
 def groups(sources: Sequence[str], dest: str, hosts: Sequence[Host]) -> list[tuple[Group, ...]]:
-    """What goes where, a tuple of groups a host.
+    """The sources and destinations of a copy, a tuple of groups a host.
 
     Raises: UsageError for an unknown placeholder, and for ``{rank}`` without slots.
     """
@@ -151,7 +151,7 @@ def groups(sources: Sequence[str], dest: str, hosts: Sequence[Host]) -> list[tup
 
 
 def _fill_all(texts: Iterable[str], host: str, ranks: Iterable[int]) -> tuple[str, ...]:
-    """The texts filled in, those with ``{rank}`` once a rank."""
+    """The texts filled in; texts with ``{rank}`` once a rank."""
     ranks = list(ranks)
     return tuple(
         fill(text, host, rank)
@@ -171,16 +171,16 @@ def is_run_id(text: str) -> bool:
 def state_folder() -> Path:
     """The folder of all that dispatch keeps for this user."""
     base = os.environ.get("XDG_STATE_HOME", "")
-    if not base.startswith("/"):  # the standard says to ignore a relative one
+    if not base.startswith("/"):  # the standard says to ignore a relative path
         base = os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(base, "dispatch")
 
 
 def make_folders(path: str | Path, mode: int = 0o775) -> None:
-    """The folder ``path``, made with those above it that are missing.
+    """Make the folder ``path``, with the missing folders above it.
 
-    Not everybody may write in what is made, whatever the umask: who may could put another folder
-    in its place. Raises: OSError; a folder that is there is as good as one made.
+    Other users may not write in new folders, for any umask: they could put another folder in
+    its place. Raises: OSError; an existing folder is not an error.
     """
     above = os.path.dirname(os.path.abspath(path))
     if not os.path.lexists(above):
@@ -203,14 +203,14 @@ def private(folder: Path) -> Path:
     except OSError as error:
         raise FileUnusable(f"{folder}: {reason(error)}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise UnsafeFolder(f"{folder}: is not a folder of yours")
+        raise UnsafeFolder(f"{folder}: is not your own folder")
     if found.st_mode & 0o022:
-        raise UnsafeFolder(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
+        raise UnsafeFolder(f"{folder}: others may write to it", hint=f"chmod 700 {folder}")
     return folder
 
 
 def create(path: str | Path, mode: int = 0o600) -> int:
-    """A descriptor of the new file ``path``. Nothing that lies there is touched.
+    """A descriptor of the new file ``path``. An existing file is never touched.
 
     Raises: OSError, also when something of that name exists, be it a link.
     """
@@ -240,7 +240,7 @@ def anew(path: str, mode: int = 0o600) -> int:
 
 
 def is_ours(folder: str | Path) -> bool:
-    """Whether ``folder`` is ours or root's, and not open to everybody. Raises: OSError.
+    """Whether ``folder`` is ours or root's, and closed to other users. Raises: OSError.
 
     A group that may write there works together, and is trusted.
     """
@@ -251,24 +251,24 @@ def is_ours(folder: str | Path) -> bool:
 def regular(path: str | Path, flags: int = 0) -> int:
     """A descriptor to read the file ``path``, which was looked for: no pipe's writer is waited for.
 
-    Raises: OSError, also for what is no regular file.
+    Raises: OSError, also if it is not a regular file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise OSError(errno.EINVAL, "No regular file")
+    raise OSError(errno.EINVAL, "Not a regular file")
 
 
 def beside(path: str | Path) -> int:
-    """A descriptor to read the file ``path``, which the owner of its folder must have put there.
+    """A descriptor to read the file ``path``, which the owner of its folder must have put in it.
 
-    Raises: OSError, also for a link, another user's file, and what is no regular file.
+    Raises: OSError, also for a link, another user's file, or anything but a regular file.
     """
     fd = regular(path, os.O_NOFOLLOW)
     found = os.fstat(fd)
     owner, us = os.stat(os.path.dirname(path) or ".").st_uid, os.geteuid()
-    is_named_once = found.st_nlink == 1 or owner == us  # a hard link leads to a file of ours, too
+    is_named_once = found.st_nlink == 1 or owner == us  # a hard link may lead to our own file
     if found.st_uid in (owner, us) and is_named_once:
         return fd
     os.close(fd)
@@ -285,7 +285,7 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: str | Path, data: bytes, mode: int = 0o600) -> None:
-    """Have the file ``path`` hold ``data``, at once or not at all: somebody may be reading.
+    """Replace the contents of the file ``path`` by ``data`` at once, as it may have readers.
 
     Raises: OSError; nothing is left behind then, as a full disk has less room with each that is.
     """
@@ -334,7 +334,7 @@ def await_room(fd: int) -> None:
 
 
 def unwritten(error: OSError, stream: int = 1) -> str:
-    """Why standard output (``stream`` 1) or standard error took no more, in words."""
+    """The error of standard output (``stream`` 1) or standard error, as a text for the user."""
     return f"standard {'output' if stream == 1 else 'error'}: {reason(error)}"
 
 
@@ -350,12 +350,12 @@ _PR_SET_DUMPABLE = 4
 
 
 def keep_memory_ours() -> None:
-    """No core dump, no look at our memory by who is not root: prctl(2), as ssh-agent does it.
+    """Protect our memory from core dumps and from users other than root: prctl(2), as ssh-agent.
 
-    For a process that is told a secret. What it starts is not concerned: that ends with exec.
-    Where there is no prctl nothing is done.
+    For a process that holds a secret. Its children are not protected, because exec ends that.
+    On a system without prctl it does nothing.
     """
-    import ctypes  # for what few are told
+    import ctypes  # only the few processes with a secret need it
 
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

@@ -170,7 +170,7 @@ def test_an_error_points_at_its_place(text: str, offset: int) -> None:
         ("@few,@other", "too many hosts: more than 3", None),
         ("@evil", "group '@evil': \"{\" has no place", "ranges are written n[1-3]"),
         ("@option", "group '@option': host name starts with '-'",
-         "a host name starts with a letter or a digit; ssh options do not go here"),
+         "a host name starts with a letter or a digit; ssh options go elsewhere"),
         ("@a/b", "not a group name: '@a/b'", None),
     ],
 )  # fmt: skip

@@ -200,7 +200,7 @@ def test_a_folder_that_others_may_write_to_is_not_private(
     if not refused:
         assert private(folder) == folder
         return
-    with pytest.raises(UsageError, match="others may write there") as caught:
+    with pytest.raises(UsageError, match="others may write to it") as caught:
         private(folder)
     assert caught.value.hint == f"chmod 700 {folder}"
 
@@ -211,11 +211,11 @@ def test_what_is_no_folder_of_ours_is_not_private(
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "file").write_text("")
-    for name, why in (("link", "is not a folder of yours"), ("file", "file exists")):
+    for name, why in (("link", "is not your own folder"), ("file", "file exists")):
         with pytest.raises(UsageError, match=why):
             private(tmp_path / name)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(UsageError, match="is not a folder of yours"):
+    with pytest.raises(UsageError, match="is not your own folder"):
         private(tmp_path / "real")
 
 
@@ -312,7 +312,7 @@ def test_what_is_looked_for_is_a_file_or_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     for place in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
         for opened in (paths.regular, paths.beside):
-            with pytest.raises(OSError, match="No regular file"):
+            with pytest.raises(OSError, match="Not a regular file"):
                 opened(place)
     with open(paths.regular(tmp_path / "file")) as file:
         assert file.read() == "text"

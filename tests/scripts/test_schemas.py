@@ -93,7 +93,7 @@ def test_a_broken_promise_is_not_written(
 
 def test_docstrings_tell_of_fields() -> None:
     summary, fields = schemas.described(HostOutcome, HostOutcome.__annotations__)
-    assert summary == "What became of one host."
+    assert summary == "The result on one host."
     assert fields["index"] == "its number in the list."
     assert fields["message_code"] == "what `dispatch explain` knows that by."
 

@@ -281,7 +281,7 @@ def test_what_a_neighbour_has_left_is_not_taken(victim: Victim) -> None:
     wait_for(lambda: any(kept()), 60, "what it said is kept")
     assert kept() == [f"{SECRET} o\n"]  # one rank, and nothing of .deepspeed_env
     for name in ("own", "open", "link"):
-        with pytest.raises(UnsafeFolder, match="not a folder of yours"):
+        with pytest.raises(UnsafeFolder, match="not your own folder"):
             private(victim.folder / "shared" / name)
 
 

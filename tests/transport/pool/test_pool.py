@@ -284,7 +284,7 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
     (home.folder / "dispatch").chmod(0o777)
     refused = home.run("exec", "-w", "n1", "hostname")
     assert refused.returncode == 2
-    assert "others may write there" in refused.stderr
+    assert "others may write to it" in refused.stderr
 
 
 #: asks at descriptor FD as user UID what is held; says the answer, or nothing when hung up on

@@ -336,7 +336,7 @@ def test_files_that_cannot_be_read(home: Home) -> None:
     )  # fmt: skip
     assert home.port(str(home.user)) == f"{home.user}: Is a directory"
     os.mkfifo(home.user / "config")
-    assert home.port(None) == f"{home.user}/config: No regular file"
+    assert home.port(None) == f"{home.user}/config: Not a regular file"
 
 
 def test_a_chain_of_files_has_an_end(home: Home) -> None:
