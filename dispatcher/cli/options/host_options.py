@@ -280,6 +280,7 @@ def find_hosts(
     more: hosts that the command line names in another way. slots: their number matters.
     """
     from dispatcher.plan.exec_plan import target_hosts
+    from dispatcher.plan.hosts.hostfile import names_of
 
     options = only_typed(options, elsewhere=bool(more))
     lists = [*named_hosts(options, slots=slots), *more]
@@ -290,7 +291,7 @@ def find_hosts(
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()
-    excluded = _names(options.excluded, lists, value_origin("excluded", "-x"))
+    excluded = names_of(options.excluded, lists, value_origin("excluded", "-x"))
     if typed("excluded"):
         _note_misspelt(excluded, lists, say)
     hosts = target_hosts(
@@ -322,7 +323,13 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     """The hosts of ``-H`` and each ``-w``. Raises: UsageError, HostfileError."""
     from dispatcher.cli.options import config_file
     from dispatcher.model.host import Hostlist
-    from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
+    from dispatcher.plan.hosts.hostfile import (
+        items,
+        narrowed,
+        parse_inline,
+        read_hostfile,
+        read_hosts,
+    )  # fmt: skip
 
     lists: list[Hostlist] = []
     option = value_origin("hostfile", "-H")
@@ -332,7 +339,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     option = value_origin("lists", "-w")
     less: list[str] = []
     only: list[str] = []
-    for text in (item for whole in options.lists for item in _items(whole)):
+    for text in (item for whole in options.lists for item in items(whole)):
         if text == "-":
             found = read_hosts(text, lambda: _standard_input("-w"), option=option, slots=slots)
         elif text[:1] == "-" or (text[:1] == "/" and not os.path.lexists(text)):
@@ -346,23 +353,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
             why = f"{option} {text}: a file here has this name; quote lists, as in 'n[1-3]'"
             found = Hostlist(found.hosts, (*found.notices, why))
         lists.append(config_file.hosts(found, setting_of("lists")))
-    if not (less or only):
-        return lists
-    out = set(_names(less, lists, option))
-    kept = [set(_names([text], lists, option)) for text in only]
-    names = {host.name for one in lists for host in one.hosts}.intersection(*kept) - out
-    pairs = [([host for host in one.hosts if host.name in names], one.notices) for one in lists]
-    return [Hostlist(tuple(hosts), notices) for hosts, notices in pairs if hosts]
-
-
-def _items(text: str) -> list[str]:
-    """``text``, in pieces if it has some that only pdsh has: ``-n2``, ``/REGEX/``, ``^A,^B``."""
-    from dispatcher.model.hostset import split_list
-
-    special = re.search(r"(?:^|,)(?:-.|/|\^)", text)
-    if not special or (text.startswith("^") and os.path.lexists(text[1:])):
-        return [text]
-    return [item for item, _ in split_list(text)]
+    return narrowed(lists, less, only, option) if less or only else lists
 
 
 def _standard_input(option: str) -> bytes:
@@ -419,35 +410,6 @@ def _note_misspelt(
             near = nearest(name, sorted(names))
             if near is not None:
                 say(f"note: -x {name}: none of the hosts; did you mean {near}?")
-
-
-def _names(texts: Sequence[str], lists: Iterable[Hostlist], option: str) -> list[str]:
-    """The names that ``texts`` stand for; /REGEX/ for those of ``lists``. Raises: UsageError."""
-    if not texts:
-        return []
-    from dispatcher.model import hostset
-    from dispatcher.model.names import BadName
-    from dispatcher.plan.hosts.hostfile import read_hostfile
-
-    names: list[str] = []
-    for text in (item for whole in texts for item in _items(whole)):
-        if text.startswith("^"):
-            names += [host.name for host in read_hostfile(text[1:], option, slots=False).hosts]
-            continue
-        if text.startswith("/"):
-            try:
-                regex = re.compile(text[1:].removesuffix("/"))
-            except re.error as error:
-                raise UsageError(f"{option}: {error}: {text!r}") from None
-            names += [host.name for one in lists for host in one.hosts if regex.search(host.name)]
-            continue
-        try:
-            names += hostset.expand(text)
-        except BadName as bad:
-            variable = "a variable goes before the command: -- env NAME=VALUE COMMAND"
-            hint = variable if "=" in text else bad.hint
-            raise UsageError(f"{option}: {bad.message}", hint=hint) from None
-    return names
 
 
 AT_A_TERMINAL = "run it at a terminal, or let sudoers grant it with NOPASSWD"

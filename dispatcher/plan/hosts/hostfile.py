@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
+from dispatcher.model import hostset
 from dispatcher.model.errors import FileUnusable, HostfileError, Problem, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
@@ -134,6 +135,50 @@ def read_hostfile(
     except OSError as error:
         raise FileUnusable(f"{option}: {shown(path)}: {error.strerror or error}") from error
     return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
+
+
+def items(text: str) -> list[str]:
+    """``text``, in pieces if it has some that only pdsh has: ``-n2``, ``/REGEX/``, ``^A,^B``."""
+    special = re.search(r"(?:^|,)(?:-.|/|\^)", text)
+    if not special or (text.startswith("^") and os.path.lexists(text[1:])):
+        return [text]
+    return [item for item, _ in hostset.split_list(text)]
+
+
+def names_of(texts: Sequence[str], lists: Iterable[Hostlist], option: str) -> list[str]:
+    """The names that ``texts`` stand for, of ``lists`` those that a /REGEX/ matches.
+
+    Raises: UsageError.
+    """
+    names: list[str] = []
+    for text in (item for whole in texts for item in items(whole)):
+        try:
+            if text.startswith("^"):
+                names += [host.name for host in read_hostfile(text[1:], option, slots=False).hosts]
+            elif text.startswith("/"):
+                regex = re.compile(text[1:].removesuffix("/"))
+                found = (host.name for one in lists for host in one.hosts)
+                names += filter(regex.search, found)
+            else:
+                names += hostset.expand(text)
+        except BadName as bad:
+            variable = "a variable goes before the command: -- env NAME=VALUE COMMAND"
+            hint = variable if "=" in text else bad.hint
+            raise UsageError(f"{option}: {bad.message}", hint=hint) from None
+        except re.error as error:
+            raise UsageError(f"{option}: {error}: {text!r}") from None
+    return names
+
+
+def narrowed(
+    lists: Sequence[Hostlist], less: Sequence[str], only: Sequence[str], option: str
+) -> list[Hostlist]:
+    """``lists`` without the hosts of ``less``, and those that any of ``only`` does not match."""
+    names = {host.name for one in lists for host in one.hosts}
+    names = names.intersection(*(names_of([text], lists, option) for text in only))
+    names -= set(names_of(less, lists, option))
+    pairs = [(tuple(host for host in one.hosts if host.name in names), one) for one in lists]
+    return [replace(one, hosts=hosts) for hosts, one in pairs if hosts]
 
 
 def _bounded(found: bytes, source: str, option: str) -> bytes:
