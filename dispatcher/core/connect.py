@@ -1,7 +1,7 @@
 """When a host may be connected to, and when again: one policy for runs and commands. Pure.
 
 sshd's MaxStartups drops connections at random when too many come at once. So connections are made
-through a window, as TCP sends through one, and what was dropped waits before it comes again.
+through a window, as TCP sends through one, and a dropped connection waits before it is tried again.
 
 * C-1  no more hosts connect at once than the window holds: ``most`` at first, half of it after
   each drop, one more for each host reached, never less than one
@@ -9,8 +9,9 @@ through a window, as TCP sends through one, and what was dropped waits before it
 * C-3  before attempt n+1 a host waits ``FIRST_PAUSE`` * 2**(n-1) seconds times a random 0.5 to
   1.5, and not in the window, where it would hold up others
 * C-4  a host's limit counts from its first attempt; no attempt begins after it, and the failure
-  of the last one before it stands
-* C-5  an attempt that the limit cut off says only that; if one before it was dropped, that stands
+  of the last one is the host's failure
+* C-5  an attempt that the limit cut off shows only that; if one before it was dropped, that is the
+  host's failure
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ FIRST_PAUSE = 0.1
 
 @value
 class Attempt(Value):
-    """A connection to be made: its ``number``, from 1 on, and ``until`` when it must be there."""
+    """A connection to make: its ``number``, from 1 on, and its deadline ``until``."""
 
     number: int
     until: float
 
 
 class ConnectPolicy:
-    """The attempts at the hosts, which are numbers of the caller's, of one run or command.
+    """Decides when the hosts of one run or command may connect; the caller numbers the hosts.
 
     most: hosts that may connect at once. seconds: a host's limit. random: numbers from 0 to 1.
     """
@@ -53,24 +54,24 @@ class ConnectPolicy:
         return len(self._connecting) < max(1, int(self._window))
 
     def was_tried(self, host: int) -> bool:
-        """Whether ``host`` was ever connected to."""
+        """Whether an attempt to connect to ``host`` was ever made."""
         return host in self._attempts
 
     def begin(self, host: int, now: float) -> Attempt:
-        """The next attempt at ``host``, which takes room in the window from now on."""
+        """Begin the next attempt at ``host``, which takes room in the window from now on."""
         last = self._attempts.get(host, Attempt(0, now + self._seconds))
         self._attempts[host] = attempt = Attempt(last.number + 1, last.until)
         self._connecting.add(host)
         return attempt
 
     def reached(self, host: int) -> None:
-        """``host`` is connected."""
+        """Note that ``host`` is connected."""
         self._connecting.discard(host)
         self._dropped.pop(host, None)
         self._window = min(self._window + 1, self._most)
 
     def failed(self, host: int, failure: Failure, now: float) -> float | Failure:
-        """Seconds after which ``host`` is to be tried again; or the failure that is final."""
+        """Return the seconds until ``host`` may be tried again, or the failure if it is final."""
         self._connecting.discard(host)
         attempt = self._attempts[host]
         if not failure.retryable:  # C-2
@@ -82,16 +83,16 @@ class ConnectPolicy:
         return pause if now + pause < attempt.until else failure  # C-4
 
     def anew(self, host: int) -> None:
-        """What was tried before at ``host`` does not count any more."""
+        """Forget the earlier attempts at ``host``."""
         self._attempts.pop(host, None)
         self._dropped.pop(host, None)
 
     def given_up(self, host: int) -> None:
-        """Nobody waits for the connection to ``host`` any more."""
+        """Free the room in the window of ``host``, which is not being connected to any more."""
         self._connecting.discard(host)
 
     def extend(self, seconds: float) -> None:
-        """Nobody could connect for ``seconds``, while the user was typing: that costs no host."""
+        """Give all hosts ``seconds`` more, in which none could connect: the user was typing."""
         self._attempts = {
             host: Attempt(attempt.number, attempt.until + seconds)
             for host, attempt in self._attempts.items()

@@ -10,12 +10,12 @@ Each host goes its own way::
 * E-2  never more than ``fanout`` hosts connect (``connect``), and never more than ``serial`` are
   at work; a host begins only when all hosts of the batches before its own are done, and ``delay``
   seconds have passed since
-* E-3  every host ends with exactly one outcome, and its first one stands
-* E-4  a dropped connection is tried again as ``connect`` says, before hosts that never were
+* E-3  every host ends with exactly one outcome, its first
+* E-4  a dropped connection is tried again by the rules of ``connect``, before hosts that never were
 * E-5  the fan-out ends in bounded time after it was stopped, whatever the hosts do
-* E-6  the user is asked for sudo's password once, and typing it costs no host its time; where it
-  was wrong, once more. It goes to one host first, and to others when it was right there
-* E-7  nor does typing the passphrase of a key
+* E-6  dispatch asks the user for sudo's password once, or twice if it was wrong, and typing it
+  costs no host its time. It goes to one host first, and to others when it was right there
+* E-7  typing the passphrase of a key costs no host its time either
 * E-8  once ``max_fail`` hosts have failed, or all of a batch of canaries, all hosts that were never
   contacted are left out, and no other
 """
@@ -40,12 +40,12 @@ from dispatcher.plan.exec_plan import ExecPlan
 
 WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 
-#: hosts that may fail after they were told sudo's password, before it is known to be right
+#: hosts that may fail after they got sudo's password, before it is known to be right
 MOST_UNSETTLED = 3
 
 #: seconds a killed command may take to end before its host is given up
 LAST_WAIT = 2.0
-#: seconds over the connect limit after which a transport is not waited for any more
+#: seconds that dispatch waits for a transport after the connect limit
 CONNECT_SLACK = 2.0
 
 #: names, since a signal's number differs between systems
@@ -75,14 +75,14 @@ class SignalCommand(Action):
 
 @value
 class AskPassword(Action):
-    """Ask the user for the password that sudo wants; ``again``: the one before was wrong."""
+    """Ask the user for sudo's password; ``again``: the first one was wrong."""
 
     again: bool = False
 
 
 @value
 class SendPassword(Action):
-    """Tell the host the password; give up ``seconds`` from now."""
+    """Send the password to the host; give up ``seconds`` from now."""
 
     node: int
     seconds: float
@@ -90,7 +90,7 @@ class SendPassword(Action):
 
 @value
 class CloseHost(Action):
-    """Close what there is to the host; nothing from it counts any more."""
+    """Close the connection to the host; nothing from it counts any more."""
 
     node: int
 
@@ -103,23 +103,23 @@ class Finished(Action):
 
 
 class SudoPassword:
-    """Which hosts want sudo's password, and which of them may be told it (E-6).
+    """Decides which of the hosts that ask for sudo's password get it, and when (E-6).
 
-    A wrong one that goes to all hosts locks an account on each. So one host is told it first, and
-    the others when its command has started. A host that asks again was told a wrong one.
+    A wrong password that goes to all hosts locks an account on each. So one host gets it first, and
+    the others when its command has started. A host that asks again got a wrong one.
     """
 
     def __init__(self) -> None:
         self._waiting: list[int] = []
         self._told: set[int] = set()
-        self._first: int | None = None  # who tries it for the others
+        self._first: int | None = None  # the host that tries it for the others
         self._asked = self._unsettled = 0
         self._asking = self._known = self._proven = False
-        self._over = ""  # why nobody is told one any more
+        self._over = ""  # why no host gets a password any more
         self._wrong: set[int] = set()
 
     def wanted(self, node: int) -> None:
-        """sudo on ``node`` asks for it."""
+        """Note that sudo on ``node`` asks for the password."""
         again = node in self._told
         if again:
             self._told.discard(node)
@@ -133,12 +133,12 @@ class SudoPassword:
             self._waiting.insert(0 if again else len(self._waiting), node)
 
     def given(self, given: bool) -> None:
-        """The user was asked, and gave one or not."""
+        """Note that the user typed a password, or gave none."""
         self._asking, self._known = False, given
         self._over = self._over or ("" if given else "no password was given")
 
     def left(self, node: int, *, started: bool) -> None:
-        """``node`` wants it no more; started: its command runs."""
+        """Note that ``node`` does not need it any more; started: its command runs."""
         if node in self._waiting:
             self._waiting.remove(node)
         if node in self._told and started:
@@ -146,11 +146,11 @@ class SudoPassword:
         elif node == self._first and not self._proven:
             self._first, self._unsettled = None, self._unsettled + 1
             if self._unsettled == MOST_UNSETTLED:
-                self._over = "the first hosts that were told the password failed with it"
+                self._over = "the first hosts that got the password failed with it"
         self._told.discard(node)
 
     def orders(self) -> Iterator[AskPassword | int | tuple[int, Failure]]:
-        """What is to be done: ask; tell it to a host; that one has failed."""
+        """The next steps: ask the user, send the password to a host (its node), or fail a host."""
         waiting, self._waiting = self._waiting, []
         for node in waiting:
             if node in self._wrong:
@@ -172,7 +172,7 @@ class _Host:
     def __init__(self) -> None:
         self.state = WAITING
         self.signals: list[str] = []
-        self.why: Why | None = None  # it is stopped
+        self.why: Why | None = None  # the reason of its stop
         self.outcome: exec_events.Outcome | None = None
 
 
@@ -244,7 +244,7 @@ class ExecMachine:
         return actions
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called; None: for no reason yet."""
+        """When ``tick`` must be called next; None if nothing is due."""
         return min((when for key, when in self.deadlines.items() if self._runs(key)), default=None)
 
     def _runs(self, key: Hashable) -> bool:
@@ -266,7 +266,7 @@ class ExecMachine:
     # -- hosts come and go -------------------------------------------------------------
 
     def _go_on(self, now: float) -> list[Action]:
-        """Start whose turn it is (E-2); end when all are done."""
+        """Start the hosts whose turn it is (E-2); finish when all are done."""
         actions: list[Action] = []
         if self._at[DONE] == self._begun < len(self._hosts) and "batch" not in self.deadlines:
             actions += self._end_batch(now)
@@ -286,7 +286,7 @@ class ExecMachine:
         return actions
 
     def _end_batch(self, now: float) -> list[Action]:
-        """All hosts of the batch that was at work are done, and others are left (E-2, E-8)."""
+        """Begin the next batch, now or after the delay, or leave out the other hosts (E-2, E-8)."""
         first = self._begun - self._batches[self._batch - 1]
         good = any(
             host.outcome == exec_events.Exited(0) for host in self._hosts[first : self._begun]
@@ -335,13 +335,13 @@ class ExecMachine:
                 self._move(node, WAITING)
                 self.deadlines.pop(("connect", node), None)
                 self.deadlines["again", node] = now + again
-                self._sudo.left(node, started=False)  # its sudo will ask anew
+                self._sudo.left(node, started=False)  # its sudo will ask again
                 return self._answer(now) + self._go_on(now)
             failure = again
         return self._finish(node, host.why or exec_events.Failed(failure), now)
 
     def _await_password(self, node: int, now: float) -> list[Action]:
-        """The host waits for the user, so it has no limit until the answer is there (E-6)."""
+        """Lift the host's limit until the user has answered its sudo (E-6)."""
         if self._hosts[node].state != CONNECTING:
             return []
         self.deadlines.pop(("connect", node), None)
@@ -448,7 +448,7 @@ class ExecMachine:
         return [Tell(status), *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
 
     def _stop_all(self, why: Why, unstarted: str, now: float) -> list[Action]:
-        """End what runs, give up what connects, leave out what waits (E-1)."""
+        """Stop running commands, give up hosts that connect, leave out those that wait (E-1)."""
         signum = why.signum if isinstance(why, exec_events.Interrupted) else None
         signals = _SIGNALS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
         actions = self._leave_out(unstarted, exec_events.own_code(why))
@@ -467,7 +467,7 @@ class ExecMachine:
         return self._escalate(node, now)
 
     def _escalate(self, node: int, now: float) -> list[Action]:
-        """The next signal; after the last one the host is given up (E-5)."""
+        """Send the next signal; after the last one give the host up (E-5)."""
         host = self._hosts[node]
         self.deadlines.pop(("command", node), None)
         if not host.signals:
@@ -478,7 +478,7 @@ class ExecMachine:
         return [SignalCommand(node, name)]
 
     def _leave_out(self, why: str, code: int) -> list[Action]:
-        """End hosts that were never contacted; one to be tried again keeps its turn."""
+        """End hosts that were never contacted; a host that waits for a retry keeps its turn."""
         self._begun = len(self._hosts)  # no batch is left
         actions: list[Action] = []
         for node, host in enumerate(self._hosts):

@@ -1,20 +1,20 @@
-"""Watches over running ranks: sees that they hang, asks all hosts where they are, reports. Pure.
+"""Watches running ranks: detects a hang, asks all hosts where the ranks are, reports. Pure.
 
 ::
 
-    watching -- ranks hang, or somebody asks --> gathering -- all answered, or time is up --+
+    watching -- ranks hang, or a user asks ----> gathering -- all answered, or time is up --+
         ^                                                                                   |
-        +---- the answer is reported; of a hang that lasts, also a cause to end the job ----+
+        +---- the answer is reported; if a hang lasts, also a cause to end the job ---------+
 
-* V-1  whoever asks while a gathering is under way gets its answer
-* V-2  before a hang is reported every host is asked, and ``GATHER`` seconds are the most it waits
-* V-3  a sign of life that comes meanwhile undoes the hang, not the answer
+* V-1  a user that asks during a gathering gets its answer
+* V-2  every host is asked before a hang is reported, which waits ``GATHER`` seconds at most
+* V-3  activity during the gathering cancels the hang, not the answer
 * V-4  a hang is reported once an attempt
-* V-5  all ranks are judged for any host's sample, so no more than once in ``LEAST`` seconds
-* V-6  where ranks write but do nothing else the hosts are asked every ``hang_timeout`` seconds,
-       and it is told once their answers show a hang (H-5)
+* V-5  any host's sample has all ranks checked, so at most once in ``LEAST`` seconds
+* V-6  where ranks write but do nothing else, the hosts are asked every ``hang_timeout`` seconds,
+       and a hang is reported once their answers show it (H-5)
 
-Nobody watches until a limit for silence is given, or somebody asks where the ranks are.
+The watch begins when a limit for silence is given, or a user asks where the ranks are.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from dispatcher.core.events.verdicts import Hung
 from dispatcher.core.hang_rule import LEAST, HangRule, every
 from dispatcher.core.run.run_machine import OVER, TRYING, RunMachine
 
-#: seconds for the hosts to tell where the ranks are, and of them for one to find it out
+#: seconds for all hosts to report where the ranks are, and of these for one host to find it out
 GATHER, LOOK = 10.0, 6.0
-#: hosts that ask NCCL's RAS, each of which would ask all ranks of the job
+#: hosts that ask NCCL's RAS; RAS on one host asks all ranks of the job
 ASKERS = 2
 
 
 class HangMonitor:
-    """hang_timeout: seconds, 0 for a job that may hang. shows_progress: see ``HangRule``.
+    """Detects hangs and gathers stacks; ``hung`` is the cause to end the attempt with, if any.
 
-    attempt, living (rank -> host): what is known already. hung: the cause to end the attempt
-    with, once there is one, for who ends it to take away.
+    hang_timeout: seconds, 0 for a job that may hang. shows_progress: see ``HangRule``. attempt,
+    living (rank -> host): known already. The caller takes ``hung`` away.
     """
 
-    #: events that are nobody else's business
+    #: events that only the monitor handles
     OWN = (mon.NodeSampled, mon.NodeStacks, mon.OutputSeen, mon.StacksWanted)
 
     def __init__(
@@ -58,10 +58,10 @@ class HangMonitor:
         self.hung: Hung | None = None
         self._reported = False  # a hang of this attempt
         self._was_stopped = False
-        self._doubted: float | None = None  # the same time, told of as well
-        #: a time when a hang was due and was not found by the samples that there are
+        self._doubted: float | None = None  # the due time of the latest ``RanksWait``
+        #: the due time of a hang that the samples so far do not show
         self._judged: float | None = None
-        self._again = 0.0  # not before this it is looked for again (V-5)
+        self._again = 0.0  # the next check for a hang, at the earliest (V-5)
         self._timeout = hang_timeout
         self._shows_progress = shows_progress
         self._attempt = attempt
@@ -69,22 +69,22 @@ class HangMonitor:
         self._living = dict(living or {})  # rank -> host
         self._ranks = set(self._living)  # all that were started in this attempt
         self._number = 0
-        self._awaited: set[int] = set()  # hosts asked and not yet heard
-        self._askers: list[int] = []  # and those of them that were to ask RAS
+        self._awaited: set[int] = set()  # hosts that have not answered yet
+        self._askers: list[int] = []  # hosts that also ask RAS
         self._until: float | None = None  # when the gathering ends at the latest
         self._stacks: dict[int, mon.RankStack] = {}
         self._answers: list[mon.NodeStacks] = []
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
         self._addresses: dict[int, tuple[str, ...]] = {}  # of each host
         self._hung_since: float | None = None  # the gathering is about a hang that began then
-        self._is_secret = False  # nobody is told of this gathering, unless it shows a hang (V-6)
-        self._doubt_again = 0.0  # not before this they are asked once more
-        #: since when, and in what, the ranks were seen to stand while they wrote
+        self._is_secret = False  # this gathering is reported only if it shows a hang (V-6)
+        self._doubt_again = 0.0  # the next such gathering, at the earliest
+        #: since when, and in what, ranks that write have waited
         self._stood: tuple[float, object] | None = None
-        self._silence = 0.0  # seconds without a sign of life, then
+        self._silence = 0.0  # seconds without activity when the hang was found
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
-        """What ``event`` calls for; an old attempt's calls for nothing."""
+        """The actions that ``event`` calls for; events of an old attempt are ignored."""
         self._wake(now)
         if isinstance(event, ev.NodeReady):
             self._addresses[event.node] = event.facts.addresses
@@ -130,24 +130,24 @@ class HangMonitor:
         return self._check(now)
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called; None: for no reason yet."""
+        """When ``tick`` must be called next; None if nothing is due."""
         if self._until is not None:
             return self._until
         due = self._due
         return None if due is None or due == self._judged else max(due, self._again)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether it is of use to know of output that was seen: else the job is judged wrongly."""
+        """Whether a hang is due or found, so that the monitor must hear about any output."""
         return self._hung_since is not None or (self._due is not None and self._due <= now)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The launcher itself was stopped for ``seconds``, until the next it hears or does."""
+        """Move the deadline by ``seconds``, in which the launcher itself was stopped."""
         self._was_stopped = True
         if self._until is not None:
             self._until += seconds
 
     def rest(self) -> None:
-        """No rank lives until the next attempt: there is nobody to ask."""
+        """Note that no rank lives until the next attempt."""
         if not self._awaited:
             self._living.clear()
 
@@ -197,7 +197,7 @@ class HangMonitor:
         return [Tell(mon.RanksHung(self._silence)), *self._gather(now)]
 
     def _look(self, hang: HangRule, now: float) -> list[Action]:
-        """Ask the hosts where ranks stand that write but do nothing else (V-6)."""
+        """Ask the hosts where ranks are that write but do nothing else (V-6)."""
         if now < self._doubt_again or self._awaited or self._reported:
             return []
         if not hang.is_doubtful(now):
@@ -207,13 +207,13 @@ class HangMonitor:
         return self._gather(now)
 
     def _doubt(self, due: float, now: float) -> list[Action]:
-        """Say once in a silence that some ranks do nothing while others keep the job alive."""
+        """Report once in a silence that some ranks are idle while others keep the job alive."""
         if self._hang is None or self._doubted == due:
             return []
         busy = self._hang.busy(now)
         still = sorted(self._living.keys() - set(busy))
         if not busy or not still or not all(map(self._hang.is_at_work, busy)):
-            return []  # a rank that works no more will be still soon
+            return []  # a busy rank that stopped working will count as still soon
         self._doubted = due
         return [Tell(mon.RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
@@ -236,7 +236,7 @@ class HangMonitor:
         return asked or self._conclude(now)
 
     def _answered(self, host: int, now: float) -> list[Action]:
-        """``host`` has answered, or never will."""
+        """Note that ``host`` has answered, or never will."""
         if host not in self._awaited:
             return []
         self._awaited.discard(host)
@@ -273,7 +273,7 @@ class HangMonitor:
         return actions
 
     def _stands(self, collective: collectives.Collective | None, now: float) -> float | None:
-        """Since when ranks that write have stood where they stand now; None if that is not sure."""
+        """Since when ranks that write have waited in the same place; None if that is not sure."""
         what: object = None
         if collective is not None:
             what = collective.group, collective.sequence
@@ -296,9 +296,9 @@ class HangMonitor:
         return collectives.stuck(texts, self._ranks)
 
     def _by_ras(self) -> tuple[list[int], list[tuple[int, str]]]:
-        """The ranks that RAS blames, and what it says of ranks.
+        """The ranks that RAS blames, and its (rank, error or state) pairs.
 
-        Of another host's rank all askers must say it: the word of one would choose any.
+        All askers must report the same about another host's rank: one alone could blame any.
         """
         pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}
         addresses = {r: self._addresses.get(host, ()) for r, host in self._living.items()}
@@ -323,9 +323,9 @@ class HangMonitor:
 
 
 class MonitoredRun:
-    """``run`` and who watches over its ranks: news to both, and orders of both.
+    """A run with its ``HangMonitor``: both get the events, and both give actions.
 
-    Samples, stacks and output that was seen are the monitor's alone.
+    Only the monitor gets samples, stacks and news of output.
     """
 
     def __init__(self, run: RunMachine) -> None:
@@ -341,8 +341,8 @@ class MonitoredRun:
         if isinstance(event, mon.StacksWanted):
             self._keep_watch()
         if isinstance(event, mon.NodeSampled) and event.node != self._run.host_at(0):
-            event = replace(event, mark=None)  # the file of progress is there alone
-        if self._monitor is None:  # samples are shown; a host may also tell what nobody asked for
+            event = replace(event, mark=None)  # only node 0 has the progress file
+        if self._monitor is None:  # sinks show samples; a host may also send unasked ones
             return [] if isinstance(event, HangMonitor.OWN) else self._run.handle(event, now)
         actions = self._watch(self._monitor.handle(event, now), now)
         if isinstance(event, self._monitor.OWN):
@@ -355,24 +355,24 @@ class MonitoredRun:
         return actions + self._run.tick(now)
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called; None: for no reason yet."""
+        """When ``tick`` must be called next; None if nothing is due."""
         whens = [self._run.next_deadline()]
         if self._monitor is not None and self._run.state == TRYING:
             whens.append(self._monitor.next_deadline())
         return min((when for when in whens if when is not None), default=None)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        """Move all deadlines by ``seconds``, in which the launcher itself was stopped."""
         self._run.extend_deadlines(seconds)
         if self._monitor is not None:
             self._monitor.extend_deadlines(seconds)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether output that was seen must be told now, since the ranks are thought to hang."""
+        """Whether the monitor must hear about any output now, because the ranks seem to hang."""
         return self._monitor is not None and self._monitor.is_quiet(now)
 
     def _keep_watch(self) -> None:
-        """From now on somebody can say where the ranks are, and whether they hang."""
+        """Start the monitor, unless it is there."""
         plan, ranks = self._run.plan, self._run.rank_hosts
         self._monitor = self._monitor or HangMonitor(
             plan.limits.hang_timeout,
@@ -384,7 +384,7 @@ class MonitoredRun:
             self._monitor.rest()
 
     def _watch(self, actions: list[Action], now: float) -> list[Action]:
-        """What the monitor calls for while ranks live; if they run and hang, they are ended."""
+        """The monitor's ``actions`` while ranks live; if they run and hang, those that end them."""
         assert self._monitor is not None
         hung, self._monitor.hung = self._monitor.hung, None
         if not self._run.may_have_ranks:

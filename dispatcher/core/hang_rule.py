@@ -1,8 +1,8 @@
-"""When a job hangs: a pure rule over output, CPU time, GPUs and, if there is any, progress.
+"""Decides whether a job hangs, by output, CPU time, GPUs and, if there is any, progress. Pure.
 
 A job *hangs* when for ``seconds`` on end
 
-* H-1  no rank has written anything, and nothing of what it wrote waited here to be read, and
+* H-1  no rank has written anything, and no output of a rank waited in dispatch to be read, and
 * H-2  every living rank was *still*: with all its processes it used less than ``IDLE`` of one CPU,
   or all GPUs of its own *waited*, and
 * H-3  no GPU that the ranks may use was at work.
@@ -10,8 +10,8 @@ A job *hangs* when for ``seconds`` on end
 * H-5  Output hides no hang where H-2 and H-3 hold and, ``seconds`` apart, the recorders twice name
        one collective, or all GPUs wait: a library or a thread may write while the program waits.
 
-A rank of which nothing is known is not still. docs/design/hangs.md has the reasons, what a GPU
-that waits is, and how ``hung`` makes one verdict of all signals.
+A rank without samples is not still. docs/design/hangs.md has the reasons, the definition of a GPU
+that waits, and how ``hung`` makes one verdict of all signals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IDLE = 0.02
 WORKING, WAITING = 5.0, 95.0
 #: share of the most power seen at work, and of the enforced limit, below which a busy GPU waits
 POWER, LOW = 0.5, 0.35
-#: % of the time in which a GPU that waits touches its memory at most; NVML tells whole numbers
+#: % of the time in which a GPU that waits touches its memory at most; NVML has whole numbers
 TRAFFIC = 1.0
 #: samples of a period that are its last
 RECENT = 3
@@ -50,13 +50,13 @@ def every(seconds: float) -> float:
 
 
 class HangRule:
-    """Judges the ranks of one attempt. since: when they were started."""
+    """Collects the samples of one attempt, and decides by them. since: when its ranks started."""
 
     def __init__(self, seconds: float, since: float, *, shows_progress: bool = False) -> None:
         self.seconds = seconds
         self._shows_progress = shows_progress
         self._nodes: dict[int, int] = {}  # living rank -> node
-        self._sign = since  # of life, the last
+        self._sign = since  # the last activity
         self._progress: float | None = None  # the last
         self._mark: int | None = None
         #: rank -> (here, there, CPU seconds) of samples, the first ``seconds`` old or older
@@ -71,25 +71,25 @@ class HangRule:
     # -- what is seen -------------------------------------------------------------------
 
     def began(self, rank: int, node: int, now: float) -> None:
-        """``rank`` runs on ``node``."""
+        """Note that ``rank`` runs on ``node``."""
         self._nodes[rank] = node
         self._used.pop(rank, None)
         self._gpus.pop(rank, None)
         self._sign = max(self._sign, now)
 
     def ended(self, rank: int, now: float) -> None:
-        """Something has happened: the others may be about to do what it was waited for."""
+        """Note that ``rank`` exited, which counts as activity: others may go on because of it."""
         if self._nodes.pop(rank, None) is not None:
             self._sign = max(self._sign, now)
 
     def wrote(self, when: float, *, progress: bool = False) -> None:
-        """A rank wrote something ``when``; progress: the line that shows it."""
+        """Note that a rank wrote ``when``; progress: the line that shows it."""
         self._sign = max(self._sign, when)
         if progress and self._shows_progress:
             self._progress = max(self._progress or when, when)
 
     def sampled(self, sample: NodeSampled, now: float) -> None:
-        """A host's sample of its ranks and GPUs."""
+        """Note a host's sample of its ranks and GPUs."""
         if sample.mark is not None and sample.mark != self._mark:
             if self._mark is not None:
                 self.wrote(now, progress=True)
@@ -107,7 +107,7 @@ class HangRule:
             before = [(here, there, used - lost) for here, there, used in samples]
             samples = self._used[rank] = deque(before)
         if len(samples) > 1 and samples[-1][1] - samples[-2][1] < every(self.seconds) * 0.9:
-            samples.pop()  # somebody wants samples more often than is needed here
+            samples.pop()  # samples come more often than the rule needs
         samples.append(one)
         while len(samples) > 1 and samples[1][1] <= one[1] - self.seconds:
             samples.popleft()
@@ -121,10 +121,10 @@ class HangRule:
             return  # they do not answer
         self._gpus_seen[node] = now
         if now - seen_before > self._old:
-            waited = {}  # nobody knows what they did meanwhile
+            waited = {}  # they may have worked since
         for gpu in gpus:
             key, used = (node, gpu.index), gpu.utilisation
-            if used is None:  # MIG, vGPU, GB10: the watts tell; a GPU that tells nothing may work
+            if used is None:  # MIG, vGPU, GB10: only the watts count; without them it may work
                 if gpu.watts is None or not gpu.limit or gpu.watts >= LOW * gpu.limit:
                     self._at_work[key] = now
                 continue
@@ -141,7 +141,7 @@ class HangRule:
         return FRESH * every(self.seconds) + 1.0
 
     def anew(self, now: float) -> None:
-        """The ranks, or we, have been stopped: what was seen before says nothing."""
+        """Begin again, because the ranks or dispatch itself were stopped: drop all samples."""
         self._sign = now
         self._progress = None if self._progress is None else now
         self._used.clear()
@@ -152,20 +152,20 @@ class HangRule:
 
     @property
     def due(self) -> float | None:
-        """Before this no hang can be told; None while no rank lives."""
+        """The earliest time of a hang; None while no rank lives."""
         if not self._nodes:
             return None
         return (self._sign if self._progress is None else self._progress) + self.seconds
 
     def hangs(self, now: float) -> bool:
-        """Whether the ranks hang, by what was seen until ``now``."""
+        """Whether the ranks hang, by the samples until ``now``."""
         due = self.due
         if due is None or now < due:
             return False
         return self._progress is not None or self._all_still(now)  # H-4
 
     def is_doubtful(self, now: float) -> bool:
-        """Whether ranks write and do nothing else; without a hint that they go on (H-5)."""
+        """Whether ranks write and do nothing else, and show no progress (H-5)."""
         due = self.due
         if due is None or due - now < self.seconds / 2 or self._progress is not None:
             return False  # H-1 may hold soon, or H-4 does
@@ -179,7 +179,7 @@ class HangRule:
         return not self._gpu_works(now) and all(self._is_still(r, now) for r in self._nodes)
 
     def busy(self, now: float) -> list[int]:
-        """The ranks that are not still, or of which nothing is known."""
+        """The ranks that are not still, or have no samples."""
         return sorted(rank for rank in self._nodes if not self._is_still(rank, now))
 
     def is_at_work(self, rank: int) -> bool:
@@ -191,14 +191,14 @@ class HangRule:
         return after - before >= IDLE * (last - first)
 
     def silence(self, now: float) -> float:
-        """Seconds, of ranks that hang, in which it was seen that none gave a sign of life."""
+        """Seconds for which the samples of ranks that hang show no activity."""
         if self._progress is not None:
             return now - self._progress
         seen = max((self._used[rank][0][0] for rank in self._nodes), default=self._sign)
         return max(self.seconds, now - max(self._sign, seen))
 
     def idle_gpus(self, now: float) -> tuple[int, ...]:
-        """The ranks none of whose GPUs wait, where those of others do; () if that names nobody."""
+        """The ranks none of whose GPUs wait, while other ranks' GPUs do."""
         seen = {rank: own for rank, (own, _) in self._gpus.items() if own and rank in self._nodes}
         never = float("-inf")
         fresh = {r for r in seen if now - self._gpus_seen.get(self._nodes[r], never) <= self._old}
@@ -206,7 +206,7 @@ class HangRule:
         return tuple(sorted(fresh - waits)) if waits else ()
 
     def _gpu_works(self, now: float) -> bool:
-        """Whether one works that ranks may use; on a host where that is not known, any."""
+        """Whether a GPU works that ranks may use; any GPU, on a host where that is not known."""
         self._at_work = {g: when for g, when in self._at_work.items() if now - when < self.seconds}
         ranks: dict[int, list[int]] = {}
         for rank, node in self._nodes.items() if self._at_work else ():
@@ -256,7 +256,7 @@ def rank_of(
     """The rank that RAS means by ``process``; None where that is not certain.
 
     pids: rank -> process. addresses: of each rank's host. In containers several ranks may have one
-    number, so then the address must be that of one of them.
+    pid; then the address must match exactly one of them.
     """
     ranks = [rank for rank, pid in pids.items() if pid == process.pid]
     if len(ranks) > 1:
@@ -274,10 +274,10 @@ def hung(
     *,
     writing: bool = False,
 ) -> Hung:
-    """The cause to end a job with that has hung for ``seconds``.
+    """Build the cause that ends a job which has hung for ``seconds``.
 
     ras: the ranks that it blames. idle_gpus: ranks whose GPUs do not wait where others' do. nccl:
-    the error that RAS knows of a rank, or the state of its communicator.
+    pairs of a rank and its error in RAS, or the state of its communicator.
     """
     by_words: dict[str, list[int]] = {}
     for rank, words in sorted(nccl):

@@ -307,9 +307,7 @@ class TestPassword:
         for node in range(MOST_UNSETTLED - 1):
             following = SendPassword(node + 1, 7.0)
             assert made.handle(ev.NodeLost(node, REFUSED), 103.0)[2:] == [following]
-        failed = Failed(
-            Failure(Kind.SUDO, "the first hosts that were told the password failed with it")
-        )
+        failed = Failed(Failure(Kind.SUDO, "the first hosts that got the password failed with it"))
         assert made.handle(ev.NodeLost(2, REFUSED), 104.0)[2:-1] == [
             *done(3, failed), *done(4, failed),
         ]  # fmt: skip

@@ -1,5 +1,5 @@
-"""Every event and every action as a frozen value, the verdict, and what a sink is.
+"""Every event and every action as a frozen value, the verdict, and the base class of sinks.
 
 The vocabulary of core, runner and output; outside the runner only this part of core is
-imported. Never here: what follows from an event.
+imported. Never here: decisions on an event.
 """

@@ -1,7 +1,7 @@
-"""What the core orders: frozen requests in the imperative; the runner carries them out.
+"""The core's orders: frozen requests in the imperative; the runner carries them out.
 
-``node`` counts hosts as the run has them, spares last. Only ``StartRanks``, ``SpawnRanks``,
-``ServePmix`` and ``ShareWorld`` mean a node of the plan.
+``node`` is the number of a host in the run, spares last. Only in ``StartRanks``, ``SpawnRanks``,
+``ServePmix`` and ``ShareWorld`` it is a node of the plan.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class OpenLink(Action):
 
 @value
 class Prepare(Action):
-    """Let the node's agent, which runs already, look at its host for a further attempt."""
+    """Have the node's agent, which runs already, check its host for a further attempt."""
 
     node: int
     attempt: int
@@ -40,7 +40,7 @@ class Prepare(Action):
 
 @value
 class Probe(Action):
-    """Let the node's agent try to reach node 0 at each of ``addresses``."""
+    """Have the node's agent try to reach node 0 at each of ``addresses``."""
 
     node: int
     addresses: tuple[str, ...]
@@ -72,7 +72,7 @@ class SpawnRanks(Action):
 
 @value
 class SignalRanks(Action):
-    """Send ``signum`` to living ``ranks`` (None: all), ``whole`` or as ``--signal-to`` says."""
+    """Send ``signum`` to living ``ranks`` (None: all), ``whole`` or as ``--signal-to`` selects."""
 
     node: int
     signum: int
@@ -96,7 +96,7 @@ class ResumeRanks(Action):
 
 @value
 class Suspend(Action):
-    """Stop dispatch itself, as Ctrl-Z asks; SIGCONT, told as a signal, continues it."""
+    """Stop dispatch itself, as Ctrl-Z asks; SIGCONT, which comes as a signal, continues it."""
 
 
 @value
@@ -108,9 +108,9 @@ class Sweep(Action):
 
 @value
 class ReleaseFence(Action):
-    """Let the members of ``fence`` on ``nodes`` go, with the keys of all of these.
+    """Let the members of ``fence`` on ``nodes`` go on, with the keys of all of these nodes.
 
-    number: of a group that is made by it, which no other of the job has.
+    number: of a group that this fence makes; each group of the job has its own.
     """
 
     nodes: tuple[int, ...]
@@ -125,7 +125,7 @@ class ReleaseFence(Action):
 class AnswerRank(Action):
     """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``.
 
-    ask: the number that this has, if any.
+    ask: the number of that request, if it has one.
     """
 
     node: int
@@ -136,7 +136,7 @@ class AnswerRank(Action):
 
 @value
 class ShareWorld(Action):
-    """Let those who serve PMIx on ``node`` know of ``world``, which has been spawned."""
+    """Announce ``world``, which has been spawned, to the PMIx server on ``node``."""
 
     node: int
     world: World
@@ -151,9 +151,9 @@ class ServePmix(Action):
 
 @value
 class QueryInside(Action):
-    """Let the node say who is inside MPI there.
+    """Have the node report which of its ranks are inside MPI.
 
-    over: whether to look who has finalized and not said so yet.
+    over: also look for ranks that have finalized and have not reported it yet.
     """
 
     node: int
@@ -162,7 +162,7 @@ class QueryInside(Action):
 
 @value
 class AskWaiting(Action):
-    """Let the node say which of its ranks others have awaited for ``seconds`` in ``fence``."""
+    """Have the node report for which of its ranks others have waited ``seconds`` in ``fence``."""
 
     node: int
     world: int
@@ -173,10 +173,10 @@ class AskWaiting(Action):
 
 @value
 class GatherStacks(Action):
-    """Have the node tell within ``seconds`` where its living ranks are: gathering ``number``.
+    """Have the node report within ``seconds`` where its living ranks are: gathering ``number``.
 
-    hung: they are thought to hang, so they may be halted to look at their frames in C.
-    ras: NCCL's RAS, which any host can ask about all, is to be asked there.
+    hung: they seem to hang, so the agent may halt them to read their frames in C.
+    ras: also ask NCCL's RAS, which knows about the ranks of all hosts.
     """
 
     node: int
@@ -188,40 +188,40 @@ class GatherStacks(Action):
 
 @value
 class SendFolder(Action):
-    """Send the working folder to all hosts once more: ``FolderSent``."""
+    """Send the working folder to all hosts again: ``FolderSent``."""
 
 
 @value
 class Finish(Action):
-    """The node's part is over: let its agent sweep, answer and exit."""
+    """Have the node's agent sweep, answer and exit: its part is over."""
 
     node: int
 
 
 @value
 class CloseLink(Action):
-    """Give the node up; its agent ends by itself when it notices."""
+    """Give the node up; its agent exits by itself when it notices."""
 
     node: int
 
 
 @value
 class Tell(Action):
-    """Put an event of the core's own on the spine, for the sinks."""
+    """Put the core's own event on the spine, for the sinks."""
 
     event: Event
 
 
 @value
 class End(Action):
-    """The run is over."""
+    """End the run."""
 
     verdict: Verdict
 
 
 @value
 class CheckOrphans(Action):
-    """End what is left on the node, reaching it anew within ``seconds``: ``NodeCleared``."""
+    """Reconnect to the node within ``seconds`` and kill what is left there: ``NodeCleared``."""
 
     node: int
     seconds: float

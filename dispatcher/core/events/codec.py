@@ -1,9 +1,9 @@
-"""Events as JSON and back, exactly: what the journal writes and ``replay`` reads.
+"""Turns events into JSON for the journal, and back exactly for ``replay``.
 
-docs/design/journal.md shows the form. The annotations of the event classes say how to read it
-back: one table is made from the classes, nothing is evaluated, and what does not fit is a
+docs/design/journal.md shows the form. The annotations of the event classes define how to read it
+back: one table is made from the classes, nothing is evaluated, and any other content raises
 ``Malformed``. Fields that a journal lacks get their defaults, and those of an earlier release
-(``GONE``) are passed over.
+(``GONE``) are ignored.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 class Malformed(ValueError):
-    """A line that is no event of ours; the text says why, in words."""
+    """A line that is not a known event; the text is the reason."""
 
 
 def encode(entry: Entry) -> bytes:
-    """The line of ``entry``, with its end: ``{"seq": 3, "t": 0.1, "name": ..., "context": ...}``.
+    """Return ``entry`` as a line: ``{"seq": 3, "t": 0.1, "name": ..., "context": ...}``.
 
     t: seconds since the run began.
     """
@@ -44,7 +44,7 @@ def encode(entry: Entry) -> bytes:
 
 
 def decode(line: bytes) -> Entry:
-    """What ``encode`` made ``line`` of. Raises: Malformed."""
+    """Read the entry from a line that ``encode`` made. Raises: Malformed."""
     if len(line) > LINE_LIMIT:
         raise Malformed(f"longer than {size(LINE_LIMIT)}")
     try:
@@ -62,13 +62,13 @@ def decode(line: bytes) -> Entry:
     raise Malformed("not an event: seq, t, name and context are needed")
 
 
-#: makes a value of what JSON had; the text names its place. Raises: Malformed
+#: makes a value from JSON's; the text names its place. Raises: Malformed
 _Reader = Callable[[Any, str], Any]
 
 
 @cache
 def _classes() -> dict[str, type[Event]]:
-    """Every event that there is, by name."""
+    """Every event class, by name."""
     from dispatcher.core.events import exec_events, monitor_events, mpi_events
 
     modules = (run_events, exec_events, monitor_events, mpi_events)
@@ -80,7 +80,7 @@ def _classes() -> dict[str, type[Event]]:
 
 @cache
 def reader(wanted: Any) -> _Reader:
-    """What reads a value of the type ``wanted``, as an annotation names it, from JSON."""
+    """Return the function that reads a value of the type ``wanted``, an annotation, from JSON."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin in (typing.Union, types.UnionType):
         return _read_union(arguments)
@@ -132,7 +132,7 @@ def _read_value(cls: type[Value]) -> _Reader:
 
 
 def _read_union(members: Iterable[Any]) -> _Reader:
-    """One of several values, told apart by ``kind``; or one type, or None."""
+    """Read one of several values, which differ by ``kind``; or one type, or None."""
     known: list[Any] = [one for one in members if isinstance(one, type) and issubclass(one, OneOf)]
     kinds = {one.__name__: reader(one) for one in known}
     others = [one for one in members if one is not types.NoneType and one.__name__ not in kinds]
@@ -200,7 +200,7 @@ def _read_bytes(found: Any, where: str) -> bytes:
             except ValueError:
                 data = b""
             if binascii.b2a_base64(data, newline=False) == text.encode("ascii", "replace"):
-                return data  # else it would pass over what is no base64
+                return data  # else it would ignore characters outside base64
     raise _misfit(found, where)
 
 
@@ -239,7 +239,7 @@ def _listed(found: Any, where: str) -> list[Any]:
 
 
 def _misfit(found: Any, where: str) -> Malformed:
-    return Malformed(f"{where}: not what an event holds there: {ascii(found)[:60]}")
+    return Malformed(f"{where}: unexpected value: {ascii(found)[:60]}")
 
 
 _PLAIN: dict[Any, _Reader] = {

@@ -1,10 +1,10 @@
-"""The collective in which a job stands still, by torch's flight recorders; NCCL's RAS. Pure.
+"""Finds the collective in which a job hangs, by torch's flight recorders; reads NCCL's RAS. Pure.
 
 Ranks call the collectives of a group in one order. So the ranks that have not called the number at
 which others wait are those that are waited for; torch's ``fr_trace`` reasons in the same way.
-``read_ras`` reads what RAS answers to ``verbose status``. Source: ``src/ras/client_support.cc`` of
-NCCL 2.30.7, and the samples of its guide. Texts come from hosts: what does not fit is left out,
-and sinks sanitize the rest. Why it is done so: docs/design/hangs.md.
+``read_ras`` reads RAS's answer to ``verbose status``. Source: ``src/ras/client_support.cc`` of
+NCCL 2.30.7, and the samples of its guide. Texts come from hosts: unknown lines are left out,
+and sinks sanitize the rest. Reasons: docs/design/hangs.md.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 #: groups of a rank, collectives of a group and characters of a name that are read at most
 MOST_GROUPS, MOST_CALLS, LONGEST = 256, 64, 120
-#: groups that all ranks of a host together tell of by a mere number of members, which takes a few
-#: bytes and is looked up rank by rank: the world, and the dozen copies that libraries make of it
+#: groups that all ranks of a host together may report by a mere number of members, which takes a
+#: few bytes and is looked up rank by rank: the world, and a dozen copies of it by libraries
 MOST_WORLDS = 64
-#: collectives that all ranks of a host together tell of, and what each group counts besides: 180
-#: bytes and 700 are kept of a dozen that were sent
+#: collectives that all ranks of a host together may report, and how many each group counts as: 180
+#: bytes and 700 are kept for a dozen bytes that were sent
 MOST_TOLD, GROUP_COUNTS = 1 << 15, 4
 
 
 @value
 class Collective(Value):
-    """Number ``sequence`` of ``group``, which some ranks are in and which does not end.
+    """Collective ``sequence`` of ``group``, which some ranks are in and which does not end.
 
-    name: what most of them called, with its tensors, ``gloo:all_reduce Float[8]``. entered: who
-    is in it. missing: members that have not called it. unknown: members of which no recorder
-    tells. differing: those of ``entered`` that called something else, and what: (name, ranks).
+    name: the call of most of them, with its tensors, ``gloo:all_reduce Float[8]``. entered: ranks
+    in it. missing: members that have not called it. unknown: members without a readable recorder.
+    differing: ranks of ``entered`` that called something else: (that name, ranks).
     """
 
     group: str
@@ -75,10 +75,10 @@ def _names(ranks: Iterable[int]) -> list[str]:
 
 @value
 class Recording(Value):
-    """What one rank tells of one group. calls: sequence number -> (name, whether it is done).
+    """One rank's record of one group. calls: sequence number -> (name, whether it is done).
 
-    first: how many of the first ranks are members, as all are of the world; 0 where ``members``
-    has them one by one.
+    first: how many of the first ranks are members, as all are in the world; 0 where ``members``
+    lists them.
     """
 
     group: str
@@ -96,12 +96,12 @@ class Recording(Value):
         return min((number for number, (_, done) in self.calls.items() if not done), default=None)
 
 
-#: what tells groups apart: name, library (``nccl``), how many of the first ranks, members
+#: identifies a group: name, library (``nccl``), how many of the first ranks, members
 GroupKey = tuple[str, str, int, tuple[int, ...]]
 
 
 def read(text: bytes) -> tuple[int, dict[GroupKey, Recording]]:
-    """torch's number of the rank, and its recordings by group.
+    """Read torch's number of the rank, and its recordings by group.
 
     ``{"rank": 0, "groups": [["0", "default_pg", 2, [[4, "gloo:all_reduce Float[8]", false]]]]}``:
     members are numbers, or how many of the first ranks. A name alone is not a group: torch gives
@@ -124,7 +124,7 @@ def read(text: bytes) -> tuple[int, dict[GroupKey, Recording]]:
             found[str(key), library, first, members] = Recording(label, first, members, called)
         return _number(rank), found
     except (LookupError, TypeError, RecursionError) as error:
-        raise ValueError(f"not what a flight recorder's rank writes: {error}") from None
+        raise ValueError(f"not a flight recorder's record: {error}") from None
 
 
 def _number(value: Any) -> int:
@@ -134,10 +134,10 @@ def _number(value: Any) -> int:
 
 
 def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collective | None:
-    """The collective that the others stand still for; None where none is told of.
+    """Find the collective in which the job hangs; None if no recorder shows one.
 
-    hosts: of each host rank -> what ``read`` reads; what cannot be read, or is beyond
-    ``MOST_WORLDS`` or ``MOST_TOLD``, counts as nothing. ranks: all of the job. Of several the one
+    hosts: for each host rank -> a text for ``read``; a text that cannot be read, or is beyond
+    ``MOST_WORLDS`` or ``MOST_TOLD``, is ignored. ranks: all of the job. Of several the one
     whose missing ranks wait in none themselves, then the one that most ranks are in.
     """
     found_by_rank: dict[int, dict[GroupKey, Recording]] = {}
@@ -210,7 +210,7 @@ def _stuck_in(
     )  # fmt: skip
 
 
-#: processes of each kind that are told of
+#: processes of each kind that are kept
 MOST = 256
 
 _PROCESS = re.compile(r"  Process (\d{1,9}) on node (\S{1,80})")
@@ -223,7 +223,7 @@ _SAID = re.compile(
     r"  (?:\d{1,9} ranks (?:reported|have status)|Rank \d{1,9} (?:reported|has status)) "
     r"([A-Z][\w ,]{0,60}?)(?: -- GPU .{1,80}? managed by process (\d{1,9}) on node (\S{1,80}))?$"
 )
-#: what a rank says that has lost another: that one, or the network, is to blame
+#: the error of a rank that has lost another: the other rank, or the network, is to blame
 REMOTE = "Remote process error"
 #: states of a communicator that is as it should be, or not known; and that its rank has left
 _USUAL, _LEFT = frozenset({"RUNNING", "UNKNOWN"}), frozenset({"FINALIZE", "NOCOMM"})
@@ -242,8 +242,9 @@ class Process(Value):
 
 @value
 class RasReply(Value):
-    """dead: out of reach for so long that RAS has given them up. silent: did not answer now.
+    """The processes that RAS reports as troubled.
 
+    dead: out of reach for so long that RAS has given them up. silent: did not answer now.
     behind: have launched fewer collectives than others of their communicator. said: the errors
     that processes have reported, and states of their communicators other than RUNNING.
     """
@@ -255,7 +256,7 @@ class RasReply(Value):
 
     @property
     def blamed(self) -> tuple[Process, ...]:
-        """The processes that are in the way, by the gravest that is known of any."""
+        """The processes with the most severe of these troubles."""
         failed = tuple(one for one, words in self.said if words not in {*_LEFT, REMOTE})
         left = tuple(one for one, words in self.said if words in _LEFT)
         reported = tuple(one for one, words in self.said if words == REMOTE)
@@ -263,7 +264,7 @@ class RasReply(Value):
 
 
 def read_ras(text: bytes) -> RasReply:
-    """What ``text`` says; what is not understood counts as nothing."""
+    """Read RAS's answer; lines of another form are ignored."""
     found: dict[str, dict[Process, None]] = {"DEAD": {}, "INCOMPLETE": {}}
     behind: dict[Process, None] = {}
     section = ""

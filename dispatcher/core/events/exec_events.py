@@ -1,6 +1,6 @@
-"""What can happen to one host of a fan-out command, and how it can end: frozen values.
+"""Events and outcomes of one host of a fan-out command: frozen values.
 
-Events of ``run_events`` that mean the same here are used as they are; these are the others.
+A fan-out command also uses the events of ``run_events`` that mean the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.model.frozen import OneOf, value
 class CommandEnded(Event):
     """The command on the host is over: exit ``code``, or ``signal`` (``KILL``).
 
-    held_open: something it left behind keeps its output open; nothing more is read.
+    held_open: a process that it left behind keeps its output open; nothing more is read.
     """
 
     node: int
@@ -29,21 +29,21 @@ class CommandEnded(Event):
 
 @value
 class PasswordAwaited(Event):
-    """sudo on the host wants the user's password; a second time where it was told a wrong one."""
+    """sudo on the host asks for the user's password; a second time if the first was wrong."""
 
     node: int
 
 
 @value
 class PasswordTold(Event):
-    """The user was asked for it, and gave one or not."""
+    """The user answered the question for a password, or gave none."""
 
     given: bool
 
 
 @value
 class Typing(Event):
-    """The user has ``began``, or ended, to type a secret that was asked for."""
+    """The user ``began`` to type a secret that was asked for, or ended it."""
 
     began: bool
 
@@ -61,7 +61,7 @@ class StatusAsked(Event):
 class BatchStarted(Event):
     """The hosts ``nodes``, which are batch ``number`` (from 1) of ``total``, may begin.
 
-    Told only of a rolling execution in more than one batch.
+    Only a rolling execution in more than one batch has this event.
     """
 
     number: int
@@ -89,7 +89,7 @@ class Exited(OneOf):
 
 @value
 class Killed(OneOf):
-    """A signal that we did not send ended the command: ``KILL``, ``SEGV``."""
+    """A signal that dispatch did not send ended the command: ``KILL``, ``SEGV``."""
 
     signal: str
 
@@ -115,7 +115,7 @@ class TimedOut(OneOf):
 
 @value
 class Interrupted(OneOf):
-    """dispatch was told to stop by ``signum`` while the host was at work."""
+    """Signal ``signum`` to dispatch ended the command while the host was at work."""
 
     signum: int
     ended: bool = True
@@ -123,7 +123,7 @@ class Interrupted(OneOf):
 
 @value
 class NotCopied(OneOf):
-    """The files of ``put`` or ``get`` could not be taken or given there, and ``why``."""
+    """The host could not take or give the files of ``put`` or ``get``: ``why``."""
 
     why: str
     hint: str | None = None
@@ -133,7 +133,7 @@ class NotCopied(OneOf):
 class NotStarted(OneOf):
     """The host was never contacted: the fan-out had been stopped before its turn.
 
-    code: what dispatch exits with for what stopped it: 3 (too many had failed), 124, 128+n.
+    code: dispatch's exit code for the reason of the stop: 3 (too many had failed), 124, 128+n.
     """
 
     why: str
@@ -149,7 +149,7 @@ def is_good(outcome: Outcome) -> bool:
 
 
 def own_code(outcome: Outcome) -> int:
-    """What one host's outcome is worth with ``-S``: its own code, 128+n, or one of ours."""
+    """The exit code of one host's outcome, for ``-S``: its own, 128+n, or one of dispatch's."""
     match outcome:
         case Exited(code):
             return code
@@ -167,11 +167,11 @@ def own_code(outcome: Outcome) -> int:
 
 
 def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
-    """What dispatch exits with.
+    """The exit code of dispatch.
 
-    0 when every command exited 0. Otherwise ``largest``: the largest of the
-    hosts' own codes. Else the gravest kind: 128+n interrupted, 3 stopped by failures
-    before all hosts were started, 125 a host failed, 124 a time limit, 1 a command failed.
+    0 when every command exited 0. Otherwise ``largest``: the largest of the hosts' own
+    codes. Else the most severe kind: 128+n interrupted, 3 stopped by failures before
+    all hosts were started, 125 a host failed, 124 a time limit, 1 a command failed.
     """
     bad = [outcome for outcome in outcomes if not is_good(outcome)]
     if not bad:

@@ -1,7 +1,7 @@
-"""What ranks and hosts were seen to do while a job runs, and the journal's first and last line.
+"""Events on the activity of ranks and hosts in a run, and the journal's first and last line.
 
-On samples, stacks and silence ``hang_monitor`` decides; of what is unlike the others sinks tell.
-The report is a fold over the journal, which ``RunBegan`` opens and ``RunClosed`` closes.
+``hang_monitor`` decides on samples, stacks and silence; sinks show outliers. The report is a
+fold over the journal, which begins with ``RunBegan`` and ends with ``RunClosed``.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dispatcher.plan.job.reassignment import Exclusion
 
 @value
 class RankSample(Value):
-    """A rank's whole tree of processes; ``state`` (a letter of proc(5)) is that of its own one.
+    """A sample of a rank's process tree; ``state``: its own process's letter of proc(5).
 
     cpu: seconds of CPU time so far, those of ended children included. rss: bytes. gpus: indices
-    of those that it may use, own: of those that it is taken to use (that of its local rank, as
-    scripts choose it; all, of a rank that is alone there); None where nobody can tell. silent:
-    seconds since it wrote anything, or began; None in older journals.
+    of the GPUs that it may use. own: of those that it probably uses (the one of its local rank, as
+    scripts choose it; all, if it is alone on its host); None where that is not known. silent:
+    seconds since it wrote anything, or started; None in older journals.
     """
 
     rank: int
@@ -41,11 +41,11 @@ class RankSample(Value):
 
 @value
 class GpuSample(Value):
-    """One GPU: utilisation in %, bytes used and there are, watts, degrees Celsius.
+    """A sample of one GPU: utilisation in %, bytes used and in all, watts, degrees Celsius.
 
     limit: watts that it may draw at most. traffic: % of the time in which its memory was read or
-    written. reasons: bits of NVML that say what holds its clocks down. xids: errors that its driver
-    has reported since the sample before. None for what it does not tell.
+    written. reasons: bits of NVML for the causes of low clocks. xids: errors that its driver has
+    reported since the sample before. Values that it does not report are None.
     """
 
     index: int
@@ -62,10 +62,10 @@ class GpuSample(Value):
 
 @value
 class NodeSampled(OfAttempt):
-    """What was seen ``at`` a time of the host's own clock (s).
+    """A host's sample of its ranks and GPUs, ``at`` a time of its own clock (s).
 
-    late: the GPUs of this host do not answer. mark: when the file that shows progress was
-    changed, in ns; None where there is none.
+    late: the GPUs of this host do not answer. mark: when the progress file was changed, in ns;
+    None where there is none.
     """
 
     node: int
@@ -78,7 +78,7 @@ class NodeSampled(OfAttempt):
 
 @value
 class RanksHung(Event):
-    """No rank has shown a sign of life for ``seconds`` (see ``hang``); where are they?
+    """All ranks have been inactive for ``seconds`` (see ``hang_rule``); dispatch asks their hosts.
 
     writing: ranks write, but do nothing else.
     """
@@ -89,9 +89,9 @@ class RanksHung(Event):
 
 @value
 class RanksWait(Event):
-    """Nobody has written for ``seconds``; ``still`` ranks wait for ``busy`` ones, it seems.
+    """All ranks have been silent for ``seconds``; ``still`` ranks seem to wait for ``busy`` ones.
 
-    Those compute, or spin while they wait as well: the job is not ended.
+    Busy ranks compute, or spin while they wait as well, so the job is not ended.
     """
 
     seconds: float
@@ -103,7 +103,7 @@ class RanksWait(Event):
 class RanksApart(Remark):
     """``ranks`` on ``nodes`` have used ``share`` % of ``what`` (CPU, GPU), unlike the others.
 
-    usual: the median of all ranks, %. seconds: for so long at least.
+    usual: the median of all ranks, %. seconds: how long at least.
     """
 
     what: str
@@ -116,9 +116,9 @@ class RanksApart(Remark):
 
 @value
 class GpuTroubled(Remark):
-    """A driver says of ``gpu``, which ``ranks`` use: error ``xid``, or what slows it down.
+    """The driver reports error ``xid`` of ``gpu``, which ``ranks`` use, or the ``reason`` it slows.
 
-    reason: a bit of NVML's clock event reasons; 0 where it is an Xid, and the other way round.
+    reason: a bit of NVML's clock event reasons. One of ``xid`` and ``reason`` is 0.
     """
 
     node: int
@@ -130,21 +130,21 @@ class GpuTroubled(Remark):
 
 @value
 class StacksWanted(Event):
-    """Somebody wants to know where in its program every rank is; ``stacks`` has the answers."""
+    """A user asks where in its program every rank is; ``StacksGathered`` has the answers."""
 
 
 @value
 class SamplesWanted(Event):
-    """Somebody wants samples of all hosts every ``seconds`` from now on."""
+    """A user asks for samples of all hosts every ``seconds`` from now on."""
 
     seconds: float
 
 
 @value
 class RankStack(Value):
-    """Where a rank is. how: what said so, one of ``frames.HOW``; text: its words, cut.
+    """Where a rank is. how: the source, one of ``stack_frames.HOW``; text: its output, cut.
 
-    pid: the process it is about, on its host. state: the letter of proc(5).
+    pid: the process, on its host. state: the letter of proc(5).
     """
 
     rank: int
@@ -156,7 +156,7 @@ class RankStack(Value):
 
 @value
 class RankText(Value):
-    """What somebody says of a rank, in that one's own words, cut."""
+    """Raw text about a rank, cut."""
 
     rank: int
     text: bytes
@@ -166,7 +166,7 @@ class RankText(Value):
 class Flight(Value):
     """A dump of torch's flight recorder: ``size`` bytes at ``path`` there; data: b"" if too many.
 
-    Its bytes are a pickle: they are kept as they are and never read here.
+    The bytes are a pickle: dispatch stores them and never reads them.
     """
 
     rank: int
@@ -177,10 +177,10 @@ class Flight(Value):
 
 @value
 class NodeStacks(OfAttempt):
-    """The answer of a host to gathering ``number``. ras: what NCCL's RAS says, b"" for nothing.
+    """The answer of a host to gathering ``number``. ras: the answer of NCCL's RAS, b"" for none.
 
-    recorders: what flight recorders hold, see ``collectives.read``. natives: frames of main
-    threads with those of C.
+    recorders: extracts of flight recorders, see ``collectives.read``. natives: frames of main
+    threads, with those in C.
     """
 
     node: int
@@ -196,7 +196,7 @@ class NodeStacks(OfAttempt):
 class StacksGathered(Event):
     """Gathering ``number`` is over. late: hosts that have not answered in time.
 
-    collective: the one that does not end, as torch's flight recorders tell.
+    collective: the one that does not end, by torch's flight recorders.
     """
 
     number: int
@@ -207,10 +207,10 @@ class StacksGathered(Event):
 
 @value
 class OutputSeen(Event):
-    """Some rank wrote ``ago`` seconds before, or what it wrote has waited here until then.
+    """Some rank wrote ``ago`` seconds before, or its output waited in dispatch until then.
 
-    progress: it was the line that shows progress. Told only when it is of use: long after
-    the last.
+    progress: it was the line that shows progress. The event comes only long after the last, when
+    it may show that the job does not hang.
     """
 
     ago: float
@@ -219,7 +219,7 @@ class OutputSeen(Event):
 
 @value
 class NetworksDiffer(Remark):
-    """``what`` NCCL says of the network it uses on ``nodes``: ``fell back to Socket``."""
+    """NCCL reports on ``nodes`` ``what`` network it uses: ``fell back to Socket``."""
 
     nodes: tuple[int, ...]
     what: str
@@ -241,7 +241,7 @@ VERSION = 2
 class RunBegan(Event):
     """The first event of a run. at: seconds since 1970. hosts: names by number, spares last.
 
-    excluded: hosts that were found unfit before. version: of the journal's format.
+    excluded: hosts that failed the checks before. version: of the journal's format.
     """
 
     run_id: str
@@ -275,8 +275,8 @@ class LastWords(Value):
 class RankError(Value):
     """Why ``ranks`` ended, as they wrote it themselves: ``text`` in a line, ``place`` in the code.
 
-    The words are those of the first of the ranks; numbers in them may differ from rank to rank.
-    is_echo: they tell of another rank's end. hint: the remedy, "" for none.
+    The text is the one of the first of the ranks; numbers in it may differ from rank to rank.
+    is_echo: it reports another rank's end. hint: the remedy, "" for none.
     """
 
     ranks: tuple[int, ...]
@@ -288,7 +288,7 @@ class RankError(Value):
 
 @value
 class NcclNetwork(Value):
-    """The network ``net`` that NCCL said it uses, on which ``devices``, and its version if told."""
+    """The network ``net`` that NCCL uses, its ``devices``, and NCCL's version, "" if not known."""
 
     net: str
     devices: tuple[str, ...]
@@ -297,14 +297,14 @@ class NcclNetwork(Value):
 
 @value
 class RunClosed(Event):
-    """What is known once all is over; the last line of a journal, behind ``RunFinished``.
+    """The results of the run; the last line of a journal, after ``RunFinished``.
 
     verdict: the core's. seconds: how long the run took. nodes: of the plan as it was at the end.
     written: (rank, bytes of stdout, bytes of stderr) of the last attempt. last_words: of the rank
-    that failed, if one did. advice: trouble -> what the launcher's machine knows to do about it.
+    that failed, if one did. advice: trouble -> a remedy that the launcher's machine knows.
     notes: further lines of the verdict, on leftovers and networks. nccl: host -> its network.
-    errors: of the ranks of the last attempt, that of the cause first. attempt_errors: number of
-    restarts before an attempt -> why the rank that ended it did, in a line.
+    errors: of the ranks of the last attempt, the cause's first. attempt_errors: number of
+    restarts before an attempt -> the error of the rank that ended it, in a line.
     """
 
     verdict: Verdict

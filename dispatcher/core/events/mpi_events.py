@@ -1,7 +1,7 @@
-"""What ranks say to MPI's process manager, by PMI-1 or PMIx, and what it does for them.
+"""The requests of ranks to MPI's process manager, by PMI-1 or PMIx, and its answers.
 
-A rank whose MPI speaks PMIx comes to a port of its agent; only then is anything sent there
-and a library loaded. So a host wants it once an attempt, or never.
+A rank whose MPI speaks PMIx connects to a port of its agent; only then dispatch sends the PMIx
+server there and loads a library. So a host wants it once an attempt, or never.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dispatcher.plan.job import placement
 
 @value
 class PmiCommitted(OfAttempt):
-    """All members on the node are in ``fence``; ``keys`` is what they put, packed by the agent."""
+    """All members on the node are in ``fence``; the agent packed their ``keys``."""
 
     node: int
     world: int
@@ -39,8 +39,8 @@ class PmiAborted(OfAttempt):
 class PmiAsked(OfAttempt):
     """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``).
 
-    ask: by PMIx, its number for this request. wait: until somebody publishes it. once: it is
-    published for the first that looks it up.
+    ask: by PMIx, its number for this request. wait: until a rank publishes it. once: it is
+    published for the first rank that looks it up.
     """
 
     node: int
@@ -78,12 +78,12 @@ class PmiSpawnAsked(OfAttempt):
 
 @value
 class PmixWanted(OfAttempt):
-    """The first rank of the node has come to where PMIx is offered."""
+    """The first rank of the node has connected to the agent's PMIx port."""
 
     node: int
 
 
-#: what a rank may ask for
+#: the requests that a rank may make
 Request = PmiAsked | PmiSpawnAsked | PmixWanted
 
 
@@ -99,7 +99,7 @@ class WorldPlaced(Event):
 
 @value
 class SpawnRefused(Event):
-    """The rank on ``node`` that wanted to spawn was told no; ``why`` is for the user."""
+    """dispatch refused the spawn that a rank on ``node`` wanted; ``why`` is for the user."""
 
     node: int
     rank: int
@@ -108,9 +108,10 @@ class SpawnRefused(Event):
 
 @value
 class PmiWaiting(OfAttempt):
-    """Ranks have been awaited for ``seconds``: they ``never`` called MPI_Init, or are ``absent``.
+    """Ranks have kept others waiting for ``seconds``, in MPI_Init, MPI_Finalize or a spawn.
 
-    absent: from a barrier, in MPI_Init, MPI_Finalize or a spawn. some: perhaps only some of them.
+    never: they have not called MPI_Init. absent: they have, and are missing from a barrier. some:
+    perhaps only some of them.
     """
 
     node: int
@@ -135,7 +136,7 @@ class MpiInside(OfAttempt):
 class MpiFound(OfAttempt):
     """``rank`` of the node uses the MPI ``library`` (a path, or ""), ``served`` by that.
 
-    Of others there that use the same nothing is told.
+    An agent reports each library once, with the first rank that uses it.
     """
 
     node: int
@@ -148,10 +149,10 @@ class MpiFound(OfAttempt):
 
 @value
 class PmixFailed(OfAttempt):
-    """PMIx cannot be had on the node, or has ended while ranks needed it.
+    """PMIx is not available on the node, or has ended while ranks needed it.
 
-    library: the MPI that needs it, "" if PMIx had been there. tried: what was tried, and
-    what came of it.
+    library: the MPI that needs it, "" if PMIx had been there. tried: the attempts to load a
+    libpmix, with their results.
     """
 
     node: int
@@ -160,7 +161,7 @@ class PmixFailed(OfAttempt):
 
 
 def failure(event: PmixFailed, *, alone: bool = False) -> Failure:
-    """Why the job, which has one rank if ``alone``, cannot go on."""
+    """The failure for ``event`` that ends the job; alone: the job has one rank."""
     if not event.library and not event.tried:
         return Failure(Kind.LOST, "libpmix, which served its MPI ranks, has ended")
     mpi = event.library or "the ranks' MPI"

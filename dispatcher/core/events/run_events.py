@@ -1,7 +1,7 @@
-"""What can happen in a run: frozen facts in the past tense, the spine of everything.
+"""The events of a run: frozen facts in the past tense, the spine of everything.
 
-Edges make events, the runner gives each a number and a time, the core decides on them, sinks tell
-about them. Output bytes do not pass here: only their end and their count do.
+Edges make events, the runner gives each a number and a time, the core decides on them, sinks show
+them. Output bytes are not events: only their end and their count are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # a fan-out command has none of these
 
 @value
 class Event(Value):
-    """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
+    """Base of all events; ``name`` is its name in the journal: ``rank.exited``."""
 
     name: ClassVar[str] = "event"
 
@@ -37,9 +37,9 @@ class Event(Value):
 
 @value
 class OfAttempt(Event):
-    """What an agent says of one attempt to run the ranks; late words of an old one change nothing.
+    """Base of an agent's news on one attempt to run the ranks; late news on an old one is ignored.
 
-    attempt: how often the hosts had been gathered before, as the link it came by stood.
+    attempt: how often the hosts had been gathered before, when its link was opened.
     """
 
     attempt: int = dataclasses.field(default=0, kw_only=True)
@@ -57,7 +57,7 @@ class NodeConnecting(Event):
 class NodeConnected(Event):
     """The link is open; ``address`` is the numeric address reached, if there is one.
 
-    steps: (name, seconds) of what it took, as far as the transport knows.
+    steps: (name, seconds) of connecting, as far as the transport knows.
     """
 
     node: int
@@ -68,7 +68,7 @@ class NodeConnected(Event):
 
 @value
 class NodeBooted(Event):
-    """The agent said its sync marker; ``noise`` bytes came before it."""
+    """The agent sent its sync marker; ``noise`` bytes came before it."""
 
     node: int
     noise: int
@@ -93,14 +93,14 @@ class NodeProbed(OfAttempt):
 
 @value
 class NodeHeard(Event):
-    """The agent sent its heartbeat, and somebody waits for it."""
+    """The agent sent its heartbeat, and the core waits for it."""
 
     node: int
 
 
 @value
 class NodesHeard(Event):
-    """Heartbeats that came meanwhile; ``ago``: how long before this, in seconds, of each node."""
+    """Heartbeats since the last such event; ``ago``: how many seconds before this, by node."""
 
     nodes: tuple[int, ...]
     ago: tuple[float, ...]
@@ -108,7 +108,7 @@ class NodesHeard(Event):
 
 @value
 class NodeDying(Event):
-    """The agent ends its ranks on its own account; what they and the link do next follows."""
+    """The agent ends its ranks by its own decision, ``why``; its link will end, too."""
 
     node: int
     why: str
@@ -123,9 +123,9 @@ class NodePaused(Event):
 
 @value
 class NodeSwept(OfAttempt):
-    """Below the agent nothing lives: ``killed`` leftovers, ``left`` pids that would not die.
+    """The agent has killed all leftovers below it, ``killed`` of them; ``left`` pids survived.
 
-    mark: as in ``Facts``, but looked at again. stuck: where the first of ``left`` hang, in words.
+    mark: as in ``Facts``, but looked at again. stuck: where the first of ``left`` hang, as text.
     """
 
     node: int
@@ -139,7 +139,7 @@ class NodeSwept(OfAttempt):
 class NodeLost(Event):
     """The node cannot be used (any more); also how a failed connection ends.
 
-    ending: of the process that the link led to, where that was told. unheard: for how many seconds
+    ending: of the process that the link led to, where that is known. unheard: for how many seconds
     it had answered nothing and was sent nothing; 0: not known.
     """
 
@@ -151,7 +151,7 @@ class NodeLost(Event):
 
 @value
 class NodeNoticed(Event):
-    """The agent has something to say to the user."""
+    """The agent has a ``text`` for the user."""
 
     node: int
     text: str
@@ -170,8 +170,8 @@ class RankSpawned(OfAttempt):
 class RanksBound(OfAttempt):
     """The ranks of the node are being started, on these CPUs.
 
-    bound, unbound: (where in words, or why not; ranks). is_asked: the user wants them bound.
-    in_full: the user wants to be told of all.
+    bound, unbound: (where as text, or why not; ranks). is_asked: the user wants them bound.
+    in_full: the user wants to see all of them.
     """
 
     node: int
@@ -196,9 +196,9 @@ class RankFailedToStart(OfAttempt):
 class RankExited(OfAttempt):
     """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
 
-    error: what its error file says; hint: what its host knows besides, "" for nothing. mpi: it
-    ``never`` called MPI_Init, was still ``inside`` MPI, or that is ``open``, since some libraries
-    tell of MPI_Finalize late; "": it was through, or the job is without MPI.
+    error: the content of its error file; hint: a remark of its host, "" for none. mpi: it
+    ``never`` called MPI_Init, was still ``inside`` MPI, or that is ``open``, because some libraries
+    report MPI_Finalize late; "": it was through, or the job is without MPI.
     """
 
     node: int
@@ -255,13 +255,14 @@ class InputLeft(Event):
 
 @value
 class Remark(Event):
-    """What a sink has found out and tells the others; nobody decides on it."""
+    """A finding that one sink shares with the others; the core ignores it."""
 
 
 @value
 class HostsSilent(Remark):
-    """``nodes`` have not been heard for ``seconds``; limit: after how many they are lost, 0: they
-    are heard again.
+    """``nodes`` have sent nothing for ``seconds``.
+
+    limit: after how many seconds they are lost; 0: they respond again.
     """
 
     nodes: tuple[int, ...]
@@ -271,17 +272,17 @@ class HostsSilent(Remark):
 
 @value
 class LauncherSlept(Event):
-    """dispatch, or its whole machine, stood still for ``seconds``."""
+    """dispatch, or its whole machine, was stopped for ``seconds``."""
 
     seconds: float
 
 
 @value
 class SignalReceived(Event):
-    """dispatch itself got signal ``signum``; by: the command that has it act as if, or "".
+    """dispatch itself got signal ``signum``; by: the command that stands for a signal, or "".
 
-    first: the signal that the ranks are to get first, if the job ends for this; 0: the one that the
-    run was told to stop with, else SIGTERM; None: nothing is said.
+    first: the signal that the ranks get first, if the job ends for this; 0: the one of the run's
+    options, else SIGTERM; None: the command named none.
     """
 
     signum: int
@@ -291,7 +292,7 @@ class SignalReceived(Event):
 
 @value
 class RestartWanted(Event):
-    """A person wants the ranks to be started again. words, names: as of ``RestartAsked``."""
+    """A person wants the ranks to be started again. words, names: as in ``RestartAsked``."""
 
     words: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
@@ -299,16 +300,16 @@ class RestartWanted(Event):
 
 @value
 class RestartRefused(Event):
-    """They are not started again as a person wanted it: ``why``."""
+    """The ranks are not started again as a person wanted it: ``why``."""
 
     why: str
 
 
 @value
 class FolderSent(Event):
-    """The working folder was sent once more. failures: host -> why it does not have it.
+    """The working folder was sent again. failures: host -> why it does not have it.
 
-    notes: what there is to say about it.
+    notes: lines for the user about the copy.
     """
 
     failures: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
@@ -332,14 +333,14 @@ class RanksPlaced(Event):
 
 @value
 class JobStopping(Event):
-    """The job is being ended; ``why`` is the cause in words."""
+    """The job is being ended; ``why`` is the name of the cause."""
 
     why: str
 
 
 @value
 class TimeShort(Event):
-    """``seconds`` before the time limit all ranks are sent ``signum``."""
+    """dispatch sends ``signum`` to all ranks, ``seconds`` before the time limit."""
 
     signum: int
     seconds: float
@@ -347,9 +348,9 @@ class TimeShort(Event):
 
 @value
 class RanksAwaited(Event):
-    """These ``ranks`` have not ended since they were told to; in ``seconds`` they are killed.
+    """These ``ranks`` have not exited since they were signalled; in ``seconds`` they are killed.
 
-    sooner: what kills them at once, if a person has ended the job.
+    sooner: the key or command that kills them at once, if a person has ended the job.
     """
 
     ranks: tuple[int, ...]
@@ -370,8 +371,7 @@ class RanksProgressed(OfAttempt):
 class RunRestarting(Event):
     """The ranks will be started again in ``seconds``: restart ``number``.
 
-    asked: how many of these restarts a person has asked for; of the others there are at most
-    ``most``.
+    asked: how many of these restarts a person asked for; ``most`` limits the others.
     """
 
     cause: Cause
@@ -432,7 +432,7 @@ class RunFinished(Event):
 
 @value
 class HostExcluded(Event):
-    """``host`` was found unfit, ``why``, and is no part of the run; ``by`` has its place."""
+    """``host`` did not pass the checks, ``why``, and takes no part; ``by`` has its place."""
 
     host: str
     why: str
@@ -441,7 +441,7 @@ class HostExcluded(Event):
 
 @value
 class Facts(Value):
-    """What an agent says about its host; ``core`` judges it, nobody trusts it further.
+    """An agent's report on its host; only ``core`` judges it.
 
     port: the port node 0 keeps free for MASTER_PORT, else None.
     error_folder: where ranks may write error files on that host, None if nowhere.
@@ -451,7 +451,7 @@ class Facts(Value):
     packages beside it, by name, where hosts are compared. room: bytes that are
     free for temporary files and in shared memory, None where not known. visible:
     CUDA_VISIBLE_DEVICES as the agent found it. self_fencing: whether it ends its ranks by itself
-    soon after our machine has ceased to answer. topology: None where nothing is to be chosen by it.
+    soon after our machine stops answering. topology: None where nothing is chosen by it.
     ifaces: (address, network interface) where the host's own name is a loopback address.
     """
 
@@ -476,7 +476,7 @@ class Facts(Value):
 
 @value
 class NodeCleared(Event):
-    """Nothing of the run is left on the given-up node; ``killed`` processes were."""
+    """Nothing of the run is left on the given-up node; ``killed`` processes were killed."""
 
     node: int
     killed: int
@@ -498,7 +498,7 @@ class Entry(Value):
 
 
 class Sink:
-    """Takes what happened, in order, on the sinks' thread. Subclasses override what they show."""
+    """Takes events and output in order, on the sinks' thread. Subclasses override the methods."""
 
     def event(self, entry: Entry) -> None:
         """Something happened."""
@@ -507,13 +507,13 @@ class Sink:
         """``rank`` wrote ``data`` to ``stream`` (1 stdout, 2 stderr); any split, never empty."""
 
     def gap(self, missing: Counts) -> None:
-        """Here these many bytes were left out, because this sink was too slow."""
+        """So many bytes were left out at this point, because this sink was too slow."""
 
     def say(self, line: str) -> None:
-        """A line of dispatch itself for the user; only sinks that show something show it."""
+        """A line from dispatch itself for the user; only sinks that show something show it."""
 
     def tick(self, now: float) -> bool:
-        """Time has passed; whether to be asked again in ``TICK`` even if nothing happens.
+        """Time has passed; True to be called again in ``TICK`` even if nothing happens.
 
         now: seconds, monotonic. Called at most once a ``TICK``.
         """

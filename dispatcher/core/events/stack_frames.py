@@ -1,8 +1,8 @@
-"""Stacks of ranks: read from what says them, made alike, grouped, and the odd one named. Pure.
+"""Reads the stacks of ranks, normalizes and groups them, and finds the outlier. Pure.
 
-``py-spy``, ``faulthandler`` and ``proc`` (the kernel's view of each thread) say where a process is.
-Addresses, pids and ids of threads are left out, so that ranks that wait in one place have one
-stack. The main thread stands for the rank. Texts come from hosts: at most ``MOST`` frames of
+``py-spy``, ``faulthandler`` and ``proc`` (the kernel's view of each thread) show where a process
+is. Addresses, pids and ids of threads are left out, so that ranks that wait in one place have one
+stack. The main thread represents the rank. Texts come from hosts: at most ``MOST`` frames of
 ``LONGEST`` characters are kept, and sinks sanitize them. See docs/design/hangs.md.
 """
 
@@ -69,7 +69,7 @@ MOST, LONGEST = 64, 200
 #: characters of a name that is read at all
 _LONG = 400
 
-#: functions of Python in which a rank waits for others, whoever it is that they wait for
+#: functions of Python in which a rank waits for others, in any library
 WAITS = frozenset({
     "all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "all_to_all",
     "all_to_all_single", "barrier", "monitored_barrier", "broadcast", "broadcast_object_list",
@@ -138,22 +138,22 @@ class Group(Value):
 
     @property
     def waits(self) -> bool:
-        """Whether these ranks wait for others, as far as their stack tells."""
+        """Whether these ranks wait for others, as far as their stack shows."""
         return any(_waits(frame) for frame in self.frames[:NEAR])
 
     @property
     def own(self) -> Frame | None:
-        """The user's innermost code, None where no library's was called from it."""
+        """The user's innermost frame; None where all frames are of libraries."""
         return next((frame for frame in self.frames if not _LIBRARY.search(frame.file)), None)
 
     @property
     def place(self) -> str:
-        """The one frame that says most: the call that waits, else the user's innermost code."""
+        """The most useful frame as text: the call that waits, else the user's innermost code."""
         for frame in self.frames[:NEAR]:
             if _waits(frame):
                 return frame.words
         chosen = self.own or next(iter(self.frames), None)
-        return "a place that nobody could see" if chosen is None else chosen.words
+        return "an unknown place" if chosen is None else chosen.words
 
 
 def _waits(frame: Frame) -> bool:
@@ -162,7 +162,7 @@ def _waits(frame: Frame) -> bool:
 
 
 def read(how: str, text: bytes) -> tuple[Frame, ...]:
-    """The main thread's frames in what ``how`` says, innermost first; () if there are none."""
+    """The main thread's frames in a text from ``how``, innermost first; () if there are none."""
     lines = text.decode("utf-8", "backslashreplace").splitlines()
     found = {PY_SPY: _py_spy, FAULTHANDLER: _faulthandler}.get(how, _proc)(lines)
     return tuple(found[:MOST])
@@ -195,7 +195,7 @@ def _faulthandler(lines: Sequence[str]) -> list[Frame]:
 
 
 def innermost(text: bytes) -> str:
-    """The innermost function of the main thread that says what it waits for in C, "" for none.
+    """The innermost function in C of the main thread that shows what it waits for, "" for none.
 
     text: from ``gdb``, or from py-spy.
     """
@@ -224,11 +224,11 @@ def grouped(
     stacks: Mapping[int, tuple[str, str, tuple[Frame, ...]]],
     natives: Mapping[int, bytes] | None = None,
 ) -> tuple[Group, ...]:
-    """Ranks of the same frames together, odd ones first, then by size.
+    """Group ranks with the same frames, odd groups first, then by size.
 
-    stacks: rank -> how it is known, its process's state, its frames. natives: rank -> what
-    ``innermost`` reads. Odd are those that do not wait where others do; where all do, or none,
-    those that are fewer than half of the largest group; and a stopped process, unless all are.
+    stacks: rank -> how it is known, its process's state, its frames. natives: rank -> a text for
+    ``innermost``. A group is odd if it does not wait while others do; where all wait, or none,
+    if it has less than half the ranks of the largest; or if it is stopped, unless all are.
     """
     natives = natives or {}
     by_place: dict[tuple[bool, tuple[Frame, ...]], list[int]] = {}

@@ -1,4 +1,4 @@
-"""What can end a job, how its attempts ended, and the verdict on the whole."""
+"""The causes that end a job, its attempts with their causes, and the verdict on the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TRACEBACK_LIMIT = 16384
 
 @value
 class ErrorFile(Value):
-    """What a rank wrote about its own failure.
+    """A rank's own report of its failure.
 
     ``message`` in one line, ``traceback`` in many; either may be "".
     """
@@ -36,14 +36,14 @@ class ErrorFile(Value):
 
 
 def read_error_file(data: bytes) -> ErrorFile | None:
-    """What the file TORCHELASTIC_ERROR_FILE, of content ``data``, says; None for an empty one.
+    """Read the content of a rank's TORCHELASTIC_ERROR_FILE; None if it is empty.
 
     ``torch.distributed.elastic.multiprocessing.errors.record`` writes it as JSON::
 
         {"message": {"message": "ValueError: no", "extraInfo": {"py_callstack": "Traceback ...",
                                                                 "timestamp": "1700000000"}}}
 
-    The bytes come from a rank and are data, nothing more.
+    The bytes come from a rank and are only data.
     """
     if not data.strip():
         return None
@@ -65,7 +65,7 @@ def read_error_file(data: bytes) -> ErrorFile | None:
 
 
 class _Cause(OneOf):
-    """What ends an attempt."""
+    """Base of the causes that end an attempt."""
 
     @property
     def _is(self) -> tuple[int, str, str | None]:
@@ -74,20 +74,20 @@ class _Cause(OneOf):
 
     @property
     def exit_code(self) -> int:
-        """What dispatch exits with; docs/reference/exit-codes.md has the table."""
+        """The exit code of dispatch; docs/reference/exit-codes.md has the table."""
         return self._is[0]
 
     @property
     def message_code(self) -> str:
-        """The code of the message that tells it, see ``model.messages``."""
+        """The code of its message, see ``model.messages``."""
         return self._is[1]
 
     @property
     def no_restart(self) -> str | None:
         """Why the ranks are not started again after it; None where they may be.
 
-        An interrupt is the user's wish. What would fail again in the same way, or what a person
-        must look at, is not tried again.
+        An interrupt is the user's wish. Other causes would fail again in the same way, or need a
+        person.
         """
         return self._is[2]
 
@@ -136,7 +136,7 @@ class MpiAborted(_Cause):
 class LeftMpi(_Cause):
     """A rank exited with 0 half-way: before MPI_Init (``never``), or without MPI_Finalize.
 
-    ranks: all that did so, ``rank`` the first of them. waiting: those that are left in MPI.
+    ranks: all that did so, ``rank`` the first of them. waiting: ranks that are left in MPI.
     """
 
     node: int
@@ -182,7 +182,7 @@ class NodeFailed(_Cause):
 class Rejected(_Cause):
     """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
 
-    problems: node -> what its agent found wrong, as ``remote.host.host_facts.look`` names it.
+    problems: node -> its agent's findings, as ``remote.host.host_facts.look`` names them.
     """
 
     failures: Mapping[int, Failure]
@@ -222,7 +222,7 @@ class OutputLost(_Cause):
 
 @value
 class Signal(Value):
-    """What names ``ranks`` as those that hold the others back: ``hang_rule`` has the names."""
+    """A source, ``name`` in ``hang_rule``, by which ``ranks`` hold the others back."""
 
     name: str
     ranks: tuple[int, ...]
@@ -230,12 +230,12 @@ class Signal(Value):
 
 @value
 class Hung(_Cause):
-    """No rank had shown a sign of life for ``seconds`` when that was seen; groups: where they were.
+    """All ranks had been inactive for ``seconds`` when dispatch found it; groups: where they were.
 
-    node, rank: the one rank that holds the others back, if there is such a one. collective: the
-    one that they stand still in. signals: what names anybody, the one that knows most first. nccl:
-    errors that NCCL knows of, and states of communicators that are not ready, with their ranks.
-    writing: ranks did write, but nothing else.
+    node, rank: the one rank that holds the others back, if there is only one. collective: the one
+    in which the ranks hang. signals: sources that blame ranks, the best first. nccl: errors that
+    NCCL reports, and states of communicators that are not ready, with their ranks. writing: ranks
+    did write, but nothing else.
     """
 
     seconds: float
@@ -252,7 +252,7 @@ class Hung(_Cause):
 
 @value
 class TimeUp(_Cause):
-    """The run had gone on for ``seconds``, which is its limit."""
+    """The run reached its time limit of ``seconds``."""
 
     seconds: float
 
@@ -261,7 +261,7 @@ class TimeUp(_Cause):
 
 @value
 class Interrupted(_Cause):
-    """dispatch was told to stop by signal ``signum``; by: the command that did, "" for none."""
+    """Signal ``signum`` to dispatch ended the job; by: the command that stands for it, or ""."""
 
     signum: int
     by: str = ""
@@ -274,10 +274,10 @@ class Interrupted(_Cause):
 
 @value
 class RestartAsked(_Cause):
-    """A person had the ranks started again, which is no failure, and never how a run ends.
+    """A person asked for a restart of the ranks: not a failure, and never the end of a run.
 
-    words: the program and arguments they have from then on, () for those they had. names: of
-    variables with new values. Words that are called like secrets are not told.
+    words: the new program and arguments, () to keep the old ones. names: of variables with new
+    values. Words that are called like secrets are left out.
     """
 
     words: tuple[str, ...] = ()
@@ -304,7 +304,7 @@ Cause = (
 
 @value
 class Attempt(Value):
-    """One attempt to run the ranks that was not the last, and what ended it.
+    """One attempt to run the ranks that was not the last, and its cause.
 
     names: node -> host of that attempt's plan, which the nodes of ``cause`` refer to.
     restart: how often ranks had been started before it. started: whether its own were.
@@ -360,5 +360,5 @@ class Verdict(Value):
 
 
 def exit_code(cause: Cause | None) -> int:
-    """What dispatch exits with after ``cause``, None for a good end."""
+    """The exit code of dispatch after ``cause``, None for a good end."""
     return errors.OK if cause is None else cause.exit_code

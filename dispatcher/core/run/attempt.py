@@ -1,8 +1,8 @@
 """One attempt at a job as a pure machine: ``handle(event, now) -> [Action]``.
 
-What is judged before the start is in ``start_check``, which ranks live where in ``tables``, MPI's
-fences and spawns are in ``mpi_manager``. The *root cause* is the first failure that the launcher's
-loop observed; whatever fails after it is a consequence.
+The checks before the start are in ``start_check``, which ranks live where in ``tables``, MPI's
+fences and spawns in ``mpi_manager``. The *root cause* is the first failure that the launcher's
+loop observed; every later failure is a consequence.
 
 ::
 
@@ -16,17 +16,17 @@ loop observed; whatever fails after it is a consequence.
 
 * J-1  no rank starts unless every node is ready and every node reaches node 0
 * J-2  no rank starts after the job has begun to stop
-* J-3  the first failure is the cause; it never changes. A restart that a person asks for is none:
-  what it cannot have caused is the cause in its place
+* J-3  the first failure is the cause; it never changes. A restart that a person asks for is not a
+  failure: a later failure that the restart cannot have caused is the cause instead
 * J-4  a rank is done when it exited and both its streams ended, or its node was lost
-* J-5  the run ends with exactly one ``End``; nothing is ordered after it
+* J-5  the run ends with exactly one ``End``; no action follows it
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
 * J-7  the run ends in bounded time after it began to stop, whatever the hosts do, unless their
   output is still being read (its end, if a host withholds it, is ``runner.run.host_intake``'s)
-* J-8  a rank that called MPI_Init and ended with 0 is waited for by no MPI barrier; MPI_Abort
+* J-8  MPI barriers do not wait for a rank that called MPI_Init and exited with 0; MPI_Abort
   ends the job at once, and is a failure whatever its code
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then
-  the rank that asked is told so, and nothing of that world is a failure
+  the rank that asked gets an error, and a failure in that world does not end the job
 * J-10 a rank that leaves MPI half-way ends the job, if others are left in it (``half_finalized``)
 """
 
@@ -57,12 +57,12 @@ PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
 
-#: seconds after which those are named that have not ended yet
+#: seconds after which dispatch names the ranks that have not exited yet
 AWAITED = 1.0
-#: seconds that hosts have to tell what happened while the launcher slept
+#: seconds that hosts have to report events from the time when the launcher slept
 WOKEN = 3.0
 
-#: causes that ranks which end as they were told to cannot bring about
+#: causes that ranks cannot bring about by exiting at a signal
 _INSTEAD = (
     verdicts.Interrupted, verdicts.TimeUp, verdicts.NodeFailed, verdicts.OutputLost,
 )  # fmt: skip
@@ -77,9 +77,9 @@ PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tuple[int, float]]:
     """(signal, seconds until the next) of each kill step that ends a job for ``cause``.
 
-    After the last one everything is killed. Ctrl-C is passed on as INT first, since programs save
-    their work on it; ranks that do not answer had their grace then. first: the signal that the user
-    has said instead.
+    After the last one dispatch kills everything. Ctrl-C is passed on as INT first, because programs
+    save their work on it; ranks that do not react had their grace then. first: the signal that
+    the user named instead.
     """
     if first:
         last = [(signal.SIGTERM, min(grace, 2.0))] if first != signal.SIGTERM else []
@@ -93,7 +93,7 @@ def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tupl
 
 
 def sweep_limit(plan: JobPlan) -> float:
-    """Seconds until who was told to end its part of ``plan``, and has not answered, is given up."""
+    """Seconds to wait for a node's answer to the order to end its part of ``plan``."""
     return SWEEP_LIMIT + in_turn(plan)
 
 
@@ -101,7 +101,7 @@ class AttemptMachine:
     """The state of one attempt to run ``plan``.
 
     check: prove before a start that hosts are different machines and reach node 0. machine: the
-    launcher's own, as ``Facts`` name it.
+    launcher's own, as in ``Facts``.
     """
 
     def __init__(self, plan: JobPlan, *, check: bool = True, machine: str = "") -> None:
@@ -115,17 +115,17 @@ class AttemptMachine:
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
-        self.overslept: set[int] = set()  # nodes that ended since we slept, through no fault there
-        self._slept: Failure | None = None  # why they did, while they have yet to tell
-        self._held: list[verdicts.Cause] | None = None  # not judged until then
+        self.overslept: set[int] = set()  # nodes that ended only because the launcher slept
+        self._slept: Failure | None = None  # that reason, until the nodes have reported
+        self._held: list[verdicts.Cause] | None = None  # causes to decide on then
         self._ranks = RankTable()
         self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
         self._kill_steps: list[tuple[int, float]] = []
         self._mpi: MpiManager | None = None  # once the ranks are placed
         self._half_finalized = HalfFinalized(self._ranks)
         self._before: tuple[int, ...] = ()  # ranks that had exited 0 when the cause was seen
-        self._sent: list[tuple[int, float]] = []  # signals to all ranks, for good, and when
-        self._ended: dict[int, int] = {}  # rank -> the last of these when it ended
+        self._sent: list[tuple[int, float]] = []  # signals that end all ranks, and when
+        self._ended: dict[int, int] = {}  # rank -> the last of these when it exited
 
     # -- entry points --------------------------------------------------------------
 
@@ -156,21 +156,21 @@ class AttemptMachine:
         return actions
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called; None: for no reason yet."""
+        """When ``tick`` must be called next; None if nothing is due."""
         return self.deadlines.earliest()
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        """Move all deadlines by ``seconds``, in which the launcher itself was stopped."""
         for key in self.deadlines:
             self.deadlines[key] += seconds
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal or a command ends the job, or nobody reads it any more."""
+        """Whether a signal or a command ends the job, or its output lost its reader."""
         return bool(self.interrupts.level or self.interrupts.came)
 
     def node_of(self, rank: int) -> int:
-        """Where ``rank``, planned or spawned, was started."""
+        """The node where ``rank``, planned or spawned, was started."""
         return self._ranks.nodes[rank]
 
     # -- before the start: ``start_check`` judges, this carries on ------------------------
@@ -192,7 +192,7 @@ class AttemptMachine:
             case ProbeNodes(nodes, addresses, port, seconds):
                 self.state = PROBING
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK + in_turn(self.plan)
-                for node in nodes:  # who tries addresses gives no heartbeat meanwhile
+                for node in nodes:  # an agent sends no heartbeat while it tries addresses
                     self._expect_heartbeat(node, now + seconds)
                 return [act.Probe(node, addresses, port, seconds) for node in nodes]
             case Start(plan, address, port):
@@ -272,7 +272,7 @@ class AttemptMachine:
         if self.state == CONNECTING:
             return self._go_on(self._check.lost(node, event.failure), now)
         if node in self._waiting:
-            # its ranks had all ended; without its answer nobody knows what it left behind
+            # its ranks had all ended; without its answer it may still have leftovers
             if not self._ended_well(node):
                 self._lost.setdefault(node, event.failure)
             self._waiting.discard(node)
@@ -303,13 +303,13 @@ class AttemptMachine:
         return []
 
     def _ended_well(self, node: int) -> bool:
-        """Whether nothing is lost with ``node``, whose lease ended while we slept (N-2)."""
+        """Whether nothing is lost with ``node``, whose lease ended while dispatch slept (N-2)."""
         if self._slept is not None:
             self.overslept.add(node)
         return node in self.overslept and not self._ranks.awaits(node)
 
     def _judge(self, now: float) -> list[act.Action]:
-        """All is known that happened while we slept: note the cause, if there is one."""
+        """Note the cause among the events from the time when dispatch slept, if there is one."""
         held, self._held = self._held or [], None
         held.sort(key=lambda cause: not isinstance(cause, verdicts.NodeFailed))
         return self.stop(held[0], now) if held else []
@@ -330,8 +330,8 @@ class AttemptMachine:
             self._kill_steps = []
             return self._escalate(now)
         if level < KILL or event.signum == signal.SIGKILL:
-            return []  # a command waits for the end, also where somebody pressed Ctrl-C before
-        return self._over()  # the third: leave at once, lifelines clean up
+            return []  # a command waits for the end, also after an earlier Ctrl-C
+        return self._over()  # the third signal: leave at once, lifelines clean up
 
     def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[act.Action]:
         self._expect_heartbeat(event.node, now)
@@ -378,7 +378,7 @@ class AttemptMachine:
     _on_pmi_asked = _on_pmi_spawn_asked = _on_pmix_wanted = _on_pmi_request
 
     def _refuse(self, node: int, error: FenceError, now: float) -> list[act.Action]:
-        """What ``node`` says of MPI cannot be: its link cannot be trusted any more."""
+        """Drop ``node``: its MPI requests are impossible, so its link cannot be trusted."""
         failure = Failure(Kind.PROTOCOL, f"MPI: {error}")
         return self._on_node_lost(ev.NodeLost(node, failure), now)
 
@@ -403,7 +403,7 @@ class AttemptMachine:
             self.deadlines["query"] = self._half_finalized.due
 
     def _failed(self, cause: verdicts.Cause, mpi: str, now: float) -> list[act.Action]:
-        """A rank failed, perhaps because of what another did before (J-10), being so in ``mpi``."""
+        """Stop for a rank that failed in state ``mpi``, perhaps because of another rank (J-10)."""
         return self.stop(self._half_finalized.instead(cause, mpi), now)
 
     def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[act.Action]:
@@ -415,7 +415,7 @@ class AttemptMachine:
     # -- the end ---------------------------------------------------------------------
 
     def stop(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
-        """Note the cause (J-3) and begin to end the job, unless that is under way."""
+        """Note the cause (J-3) and begin to end the job, unless it is ending already."""
         actions: list[act.Action] = []
         held = self._held
         if held is not None and self.state == RUNNING and isinstance(cause, _CONSEQUENCES):
@@ -443,7 +443,7 @@ class AttemptMachine:
         return actions + self._conclude(now)
 
     def _escalate(self, now: float) -> list[act.Action]:
-        """The next kill step; after the last one, kill everything."""
+        """Do the next kill step; after the last one, kill everything."""
         if self._kill_steps:
             signum, grace = self._kill_steps.pop(0)
             actions = self._signal_all(signum, whole=bool(self._sent))
@@ -461,7 +461,7 @@ class AttemptMachine:
         return self._signal_all(signum) if self.state in (RUNNING, STOPPING) else []
 
     def _await(self, now: float) -> list[act.Action]:
-        ranks = tuple(sorted(self._ranks.alive()))  # none: what they started holds the output
+        ranks = tuple(sorted(self._ranks.alive()))  # none: only their children hold the output
         if self.state != STOPPING or "kill" not in self.deadlines or not ranks:
             return []
         left = self.deadlines["kill"] - now + sum(grace for _, grace in self._kill_steps)
@@ -505,7 +505,7 @@ class AttemptMachine:
     def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[act.Action]:
         if event.left or event.killed:
             self._sweeps[event.node] = event
-        if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
+        if self.state == STOPPING and event.left:  # J-7: these ranks cannot be waited for
             self._ranks.give_up(event.node)
             return self._conclude(now)
         if self.state != FINISHING:
@@ -558,7 +558,7 @@ class AttemptMachine:
             return actions
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
-        if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
+        if key in ("sweep", "finish"):  # J-7: give up the nodes that have not answered
             late = self._waiting if key == "finish" else set(self._ranks.living())
             why = f"no answer for {sweep_limit(self.plan):.0f} s while ending"
             return self._give_up(late, why, now)
@@ -583,7 +583,7 @@ class AttemptMachine:
         return actions
 
 
-#: events that call for nothing
+#: events that the job ignores
 _PASSED_OVER = (
     ev.NodeConnecting, ev.NodeConnected, ev.NodeBooted, ev.NodeNoticed, ev.RankLeaked,
     ev.InputClosed, ev.InputBroken, mpi_events.PmiWaiting,

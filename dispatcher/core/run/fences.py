@@ -1,10 +1,10 @@
-"""Where the hosts' keys meet: the barriers of MPI's process managers. Pure.
+"""Exchanges the hosts' keys: the barriers of MPI's process managers. Pure.
 
 Each node commits once an epoch, when all its members of a group are in; when every node with
-living members has, the fence opens and each gets all the packets. They are opaque here, so none
-can make us unpack a bomb. Groups are written ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones
-``0-7,12:TAG``; ranks rise. A tag from ``ONCE`` on is that of a meeting (a group that is made,
-worlds that connect): it has no epochs.
+living members has, the fence opens and each gets all the packets. dispatch never unpacks them, so
+they may hold anything. Groups are written ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones
+``0-7,12:TAG``; ranks rise. Tags from ``ONCE`` on are for meetings (a group that is made,
+worlds that connect), which have no epochs.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from dispatcher.model.names import size
 
 #: the first tag of meetings
 ONCE = 20000000000
-#: bytes of all packets of one fence; with what else is in the order it fits a control frame
+#: bytes of all packets of one fence; with the rest of the order it fits a control frame
 FENCE_LIMIT = 15 << 20
-#: bytes that one node may have lying in fences that are not open yet, and in the names of fences
+#: bytes that one node may have in fences that are not open yet, and in the names of fences
 #: that it was the first to come to: of all worlds together
 NODE_LIMIT = 4 << 20
-#: what such a fence takes here for each node that is in, beside its packet: so 4,096 may wait for
-#: others, where each rank is in one at a time, or in some by its threads. What a member of a group
-#: takes, and a name beside itself
+#: memory of such a fence for each node that is in, beside its packet: so 4,096 may wait for
+#: others, where each rank is in one at a time, or in some by its threads. Memory of a member of a
+#: group, and of a name beside its characters
 WAITING, MEMBER, NAMED = 1 << 10, 512, 128
 
 _SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
 class FenceError(ValueError):
-    """A node committed what it may not; its link cannot be trusted any more."""
+    """A node made an impossible commit; its link cannot be trusted any more."""
 
 
 @value
@@ -49,7 +49,7 @@ class Release(Value):
 
 
 class Account:
-    """Bytes that nodes have lying in the fences of all worlds, and in the names of fences."""
+    """The bytes of each node in the fences of all worlds, and in the names of fences."""
 
     def __init__(self) -> None:
         self.lying: Counter[int] = Counter()
@@ -58,7 +58,7 @@ class Account:
 
 @dataclass
 class _Fence:
-    """A group's barrier in one epoch: its members by node, and who has committed."""
+    """A group's barrier in one epoch: its members by node, and the nodes that have committed."""
 
     members: Mapping[int, Set[int]]
     epoch: int
@@ -73,7 +73,7 @@ class Fences:
     """The fences of one world. ranks_of: node -> its ranks.
 
     others: rank -> node of all that may take part, where also ranks of other worlds do. account:
-    where nodes pay for what lies here.
+    counts the nodes' bytes.
     """
 
     def __init__(
@@ -85,18 +85,18 @@ class Fences:
         self._nodes = {rank: node for node, ranks in ranks_of.items() for rank in ranks}
         self._others = others or {}
         self._world = {node: frozenset(ranks) for node, ranks in ranks_of.items() if ranks}
-        self._fences: dict[str, _Fence] = {}  # those that somebody waits in
-        self._groups: dict[int, set[str]] = {}  # rank -> those of them that are of a group with it
-        self._epochs: dict[str, int] = {}  # of those that have opened
+        self._fences: dict[str, _Fence] = {}  # those in which a node waits
+        self._groups: dict[int, set[str]] = {}  # rank -> fences of groups that it is a member of
+        self._epochs: dict[str, int] = {}  # of fences that have opened
         self._account = account or Account()
-        self._named: Counter[int] = Counter()  # what of it is for names of this world
+        self._named: Counter[int] = Counter()  # its bytes for names in this world
         self._ended: set[int] = set()
-        self._ended_nodes: set[int] = set()  # whose ranks of this world all have
+        self._ended_nodes: set[int] = set()  # nodes whose ranks of this world have all ended
 
     def commit(self, node: int, name: str, epoch: int, packet: bytes) -> Release | None:
-        """``node`` is in with all its members; the release if that was the last one.
+        """Note that ``node`` is in with all its members; return the release if it was the last.
 
-        Raises: FenceError for a group or an epoch that cannot be, or too many bytes.
+        Raises: FenceError for an impossible group or epoch, or too many bytes.
         """
         fence = self._fences.get(name) or self._new(name)
         if node not in fence.members or node in fence.packets or epoch != fence.epoch:
@@ -132,11 +132,11 @@ class Fences:
         return _Fence(members, epoch, cost, awaited, once)
 
     def _grouped(self, fence: _Fence) -> Iterable[int]:
-        """The members of a group; none of the world, of whose nodes it is known when they end."""
+        """The members of a group; none for the world, whose nodes ``ended`` knows."""
         return () if fence.members is self._world else chain.from_iterable(fence.members.values())
 
     def ended(self, rank: int) -> list[Release]:
-        """``rank`` ended well; the fences that open because nobody else was missing."""
+        """Note that ``rank`` exited with 0; return the fences that waited only for it."""
         node = self._nodes.get(rank, self._others.get(rank))
         if node is None or rank in self._ended:
             return []
@@ -153,7 +153,7 @@ class Fences:
         return [release for release in found if release is not None]
 
     def close(self) -> None:
-        """The world is over: what lies here does no more."""
+        """Take this world's bytes off the account, because the world is over."""
         for fence in self._fences.values():
             self._pay_back(fence)
         self._account.named.subtract(self._named)
@@ -171,7 +171,7 @@ class Fences:
         return sorted(node for node in left if not self._has_ended(fence, node))
 
     def _has_ended(self, fence: _Fence, node: int) -> bool:
-        """Whether nobody waits for ``node`` there, since its members have ended well."""
+        """Whether the fence need not wait for ``node``, because its members exited with 0."""
         if fence.members is self._world:
             return node in self._ended_nodes
         return fence.members[node] <= self._ended
@@ -187,7 +187,7 @@ class Fences:
             fence.once,
         )
         self._pay_back(fence)
-        if self._fences.pop(name, None) is not None:  # else nobody had to wait
+        if self._fences.pop(name, None) is not None:  # else no node had to wait
             for rank in self._grouped(fence):
                 self._groups[rank].discard(name)
                 if not self._groups[rank]:
@@ -207,20 +207,20 @@ class Fences:
         where = self._others or self._nodes
         for first, last in _spans(group):
             for node, own in groupby(range(first, last + 1), where.get):
-                if node is None:  # which comes before any more are looked for
+                if node is None:  # before any more ranks are looked up
                     raise FenceError(f"barrier {name[:60]}: of ranks that are not there")
                 members.setdefault(node, set()).update(own)
         return members, int(tag)
 
 
 def _spans(group: str) -> list[tuple[int, int]]:
-    """The first and the last of each run of ranks, which rise; of a lone one, both are that."""
+    """The first and the last of each run of ranks, which rise; a single rank is both."""
     spans: list[tuple[int, int]] = []
     top = -1
     for word in group.split(","):
         found = _SPAN.fullmatch(word)
         first, last = (int(found[1]), int(found[2] or found[1])) if found else (-1, -1)
-        if not top < first <= last:  # each once, so that a short name is no long work
+        if not top < first <= last:  # each rank once, so that a short name is little work
             raise FenceError(f"not a group: {group[:60]}")
         spans.append((first, last))
         top = last

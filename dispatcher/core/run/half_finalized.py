@@ -1,4 +1,4 @@
-"""Ranks that leave MPI half-way are named before the job hangs (J-10). Pure.
+"""Finds ranks that leave MPI half-way, before the job hangs because of them (J-10). Pure.
 
 ::
 
@@ -6,8 +6,8 @@
     exit with 0 without MPI_Finalize ----+-> ask: certain, or others are inside ---> LeftMpi
                                                    none of it -----> ask again, or forget
 
-To ask is to ``query`` all nodes with living ranks who is inside MPI there. docs/design/mpi.md says
-what counts, and why a rank of MPICH 5 may have finalized ("open").
+To ask is to ``query`` all nodes with living ranks which of them are inside MPI. docs/design/mpi.md
+has the rules, and the reason why a rank of MPICH 5 may have finalized ("open").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOMENT, AGAIN = 1.0, 2.0
 
 
 class HalfFinalized:
-    """What is known of it in one job. due: when to ``query``, or None."""
+    """Follows which ranks of one job left MPI half-way. due: when to ``query``, or None."""
 
     def __init__(self, ranks: RankTable) -> None:
         self.due: float | None = None
@@ -38,19 +38,19 @@ class HalfFinalized:
         self._answers: list[MpiInside] = []
 
     def exited(self, rank: int, mpi: str, now: float) -> None:
-        """``rank`` exited with 0; mpi: see ``events.RankExited``."""
+        """Note that ``rank`` exited with 0; mpi: see ``events.RankExited``."""
         gone = {"never": self._never, "inside": self._unfinished, "open": self._open}.get(mpi)
-        if gone is not None and len(self._ranks.nodes) > 1:  # nobody waits for one that is alone
+        if gone is not None and len(self._ranks.nodes) > 1:  # no rank waits for the only one
             gone.append(rank)
             self._plan(now + MOMENT)
 
     def found(self, now: float) -> None:
-        """A rank uses MPI."""
+        """Note that a rank uses MPI."""
         self._uses_mpi = True
         self._plan(now + MOMENT)
 
     def query(self, now: float) -> list[Action]:
-        """Ask who is inside; those who have not answered the last time are not waited for."""
+        """Ask the nodes which ranks are inside, and no longer wait for answers of the last time."""
         self.due = None
         nodes = self._ranks.living()
         if not nodes:
@@ -62,7 +62,7 @@ class HalfFinalized:
         return [QueryInside(node, over) for node in nodes]
 
     def answer(self, event: MpiInside) -> verdicts.Cause | None:
-        """What a node says; the cause to end the job for, if all have answered and there is one."""
+        """Note a node's answer; return the cause to end the job for, if the answers show one."""
         if event.node not in self._awaited:
             return None
         self._awaited.discard(event.node)
@@ -70,17 +70,17 @@ class HalfFinalized:
         return None if self._awaited & set(self._ranks.living()) else self._conclude()
 
     def instead(self, cause: verdicts.Cause, mpi: str) -> verdicts.Cause:
-        """The cause, where ``cause`` came: ranks that lose a partner fail in their turn.
+        """Return the cause to name for ``cause``: a rank that left MPI makes its partners fail.
 
-        mpi: where the rank stood, see ``events.RankExited``. One that was through with MPI had
-        nobody to lose, so there those that may have finalized have.
+        mpi: the state of the failed rank, see ``events.RankExited``. If it was through with MPI, it
+        cannot have lost a partner, so ranks that may have finalized are not blamed.
         """
         came = isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted))
         gone = (*self._unfinished, *(self._open if mpi in ("inside", "open") else ()))
         return self._left(gone, (), never=False) if came and gone else cause
 
     def at_the_end(self) -> verdicts.Cause | None:
-        """All ranks have ended, with 0: the failure that this is all the same."""
+        """Return the cause if ranks left MPI half-way, after all ranks exited with 0."""
         gone = tuple(self._unfinished)
         return self._left(gone, (), never=False) if gone else None
 

@@ -1,8 +1,8 @@
 """The launcher's part of process management: fences across nodes, names, spawns. Pure.
 
-``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of ranks.
-Each world has its ``fences``; those of ranks of several worlds are among world 0's. A group that
-is made by one gets a number that no other of the job has: MPI's context id. A spawn goes so::
+``AttemptMachine`` gives it the events whose names begin with ``Pmi``, and starts and exits of
+ranks. Each world has its ``fences``; those of ranks of several worlds are among world 0's. A group
+that is made by a fence gets a number, unique in the job: MPI's context id. A spawn goes so::
 
     asked --refused-------------------------------------> rc=1 to the rank that asked
       |
@@ -10,8 +10,8 @@ is made by one gets a number that no other of the job has: MPI's context id. A s
                                       |
                                       +--one cannot be started--> rc=1, the others are killed
 
-Hosts of one job trust each other by MPI, and only by it: who asks for a world must have ranks that
-use MPI, and so must each host that gets ranks of it (``docs/design/security.md``).
+Hosts of one job trust each other by MPI, and only by it: a host that asks for a world must have
+ranks that use MPI, and so must each host that gets ranks of it (``docs/design/security.md``).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 #: bytes of the names that ranks of one node may have published at once, and of those they wait for
 NAMES_LIMIT = 1 << 20
-#: bytes of what may be looked up again and again. More goes with its first reading, as Open MPI has
-#: it: a host that asks for it without end would have us send, and keep, a thousand times its words
+#: bytes of a value that may be looked up many times. A longer one is deleted by its first lookup,
+#: as in Open MPI: a host that repeats its lookup would have dispatch send a thousand times its size
 LASTING = 4096
-#: what a lookup that waits takes here beside its name: so 4,000 may, and a rank waits in one at a
+#: memory of a lookup that waits, beside its name: so 4,000 may wait, and a rank waits in one at a
 #: time, or in some by its threads
 AWAITED = 256
-#: refused spawns of a node that the user is told of
+#: refused spawns of a node that the user sees
 MOST_TOLD = 20
 
 #: the answer to a spawn that is refused
@@ -62,18 +62,18 @@ class _World:
         self.fences = Fences(ranks_of, others, account)
         self.asked: dict[int, float] = {}  # node -> when it last had to say who is missing
         self.left = {rank for ranks in ranks_of.values() for rank in ranks}  # not yet ended
-        self.waiting = set(self.left) if by else set()  # ordered, and not yet heard of
-        # what awaits the answer, and for who comes to PMIx later: without words and keys, of which
-        # a spawn may have a megabyte, and which went with the orders
+        self.waiting = set(self.left) if by else set()  # ordered, and not started yet
+        # the request to answer, and the world for nodes that start PMIx later: without arguments
+        # and keys, which may be a megabyte and were part of the orders
         self.by = replace(by, segments=(), preput=()) if by else None
         self.placed: mpi_events.World | None = None
         self.given_up = False
 
 
 class MpiManager:
-    """MPI's side of one job. ranks: where ranks live, which spawned ones are added to.
+    """Answers the MPI requests of one job. ranks: where ranks live; spawned ranks are added.
 
-    hostnames: node -> what the host calls itself. here: nodes on the launcher's own machine.
+    hostnames: node -> the host's own name. here: nodes on the launcher's own machine.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class MpiManager:
         self._worlds = {0: _World(planned, None, self._account, ranks.nodes)}
         self._n_worlds = 1
         self._n_met = 0
-        self._serving: set[int] = set()  # nodes that were told to serve PMIx
-        self._names: dict[bytes, mpi_events.PmiAsked] = {}  # service -> who published it
-        self._awaited: dict[bytes, deque[mpi_events.PmiAsked]] = {}  # service -> who waits for it
+        self._serving: set[int] = set()  # nodes with the order to serve PMIx
+        self._names: dict[bytes, mpi_events.PmiAsked] = {}  # service -> its publish
+        self._awaited: dict[bytes, deque[mpi_events.PmiAsked]] = {}  # service -> waiting lookups
         self._awaiting: Counter[int] = Counter()  # rank -> its lookups that wait
         self._names_size: Counter[int] = Counter()  # node -> bytes
         self._awaited_size: Counter[int] = Counter()  # the same of those that wait
@@ -100,7 +100,7 @@ class MpiManager:
     # -- fences -------------------------------------------------------------------
 
     def commit(self, event: mpi_events.PmiCommitted) -> list[act.Action] | None:
-        """A node is in; None: in a world that is over. Raises: FenceError if it may not be."""
+        """Note a node's commit; None: its world is over. Raises: FenceError if it is impossible."""
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
         self._using.add(event.node)
@@ -113,10 +113,10 @@ class MpiManager:
         return self._released(event.world, release)
 
     def late(self, index: int, fence: str, epoch: int, now: float) -> list[act.Action] | None:
-        """Ask the nodes that ``fence`` still waits for whom they are waiting for.
+        """Ask the nodes missing from ``fence`` which of their ranks are missing.
 
-        None: all of them have just been asked for another of that world, so ask later. Else one
-        that opens many fences could have the others answer until they seem to flood us.
+        None: they were all asked just now for another fence of that world, so ask later. Otherwise
+        a node that opens many fences could make the others seem to flood dispatch with answers.
         """
         world, seconds = self._worlds.get(index), self._plan.limits.mpi_stall_warning
         if world is None or not (missing := world.fences.missing(fence, epoch)):
@@ -128,9 +128,9 @@ class MpiManager:
     # -- what ranks ask for -------------------------------------------------------
 
     def request(self, event: mpi_events.Request, now: float) -> list[act.Action]:
-        """What a rank's request calls for: an answer, a new world, or PMIx on its node.
+        """Return the actions for a rank's request: an answer, a new world, or PMIx on its node.
 
-        Raises: FenceError for one that no rank can have made.
+        Raises: FenceError for a request that a rank cannot have made.
         """
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
@@ -148,7 +148,7 @@ class MpiManager:
         return []
 
     def _answer(self, event: mpi_events.PmiAsked) -> list[act.Action]:
-        """The answer to a rank's publish, lookup or unpublish, and to those who waited for it."""
+        """Answer a rank's publish, lookup or unpublish, and the lookups that waited for it."""
         service = event.service
         if event.verb == "publish":
             size = len(service) + len(event.port) + NAMED
@@ -183,7 +183,7 @@ class MpiManager:
         self._awaiting[event.rank] += 1
 
     def _next_awaiting(self, service: bytes) -> mpi_events.PmiAsked | None:
-        """Who has waited longest for ``service``, and does no more."""
+        """Take out the lookup that has waited longest for ``service``."""
         waiting = self._awaited.get(service)
         if waiting is None:
             return None
@@ -202,7 +202,7 @@ class MpiManager:
         return True
 
     def uses(self, node: int) -> None:
-        """A rank of ``node`` has come to MPI."""
+        """Note that a rank of ``node`` uses MPI."""
         self._using.add(node)
 
     # -- spawns -------------------------------------------------------------------
@@ -242,7 +242,7 @@ class MpiManager:
         ]
 
     def started(self, rank: int) -> list[act.Action]:
-        """``rank`` runs; the answer to its spawn if it was the last one awaited."""
+        """Note that ``rank`` runs; answer its spawn if it was the last rank awaited."""
         index, own = placement.place(rank)
         world = self._worlds.get(index)
         if world is None or own not in world.waiting:
@@ -254,7 +254,7 @@ class MpiManager:
         return [_answer(world.by, b"cmd=spawn_result rc=0%s\n" % which)]
 
     def not_started(self, event: ev.RankFailedToStart) -> list[act.Action] | None:
-        """A rank could not be started: its world is given up. None for a planned rank."""
+        """Give up the world of a rank that could not be started; None for a planned rank."""
         index, _ = placement.place(event.rank)
         world = self._worlds.get(index)
         if world is None or world.by is None:
@@ -268,7 +268,7 @@ class MpiManager:
         for own in left:
             number = placement.number(index, own)
             ranks.setdefault(self._ranks.nodes[number], []).append(number)
-        # the orders to start are on their way before these, so nobody starts after them
+        # the orders to start were sent before these, so no rank starts after them
         kills = [act.SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
         host = self._plan.nodes[event.node].host.name
         why = f"{host}: {event.step} {event.what}: {os.strerror(event.errno).lower()}"
@@ -277,9 +277,9 @@ class MpiManager:
     # -- ends ---------------------------------------------------------------------
 
     def ended(self, rank: int, status: int, mpi: str = "") -> list[act.Action] | None:
-        """``rank`` exited: if with 0, no fence waits for it any more, unless it never came to one.
+        """Note that ``rank`` exited: fences do not wait for it if it used MPI and exited with 0.
 
-        None: the exit is no failure, since the rank's world was given up.
+        None: the exit does not count as a failure, because the rank's world was given up.
         """
         index, own = placement.place(rank)
         world = self._worlds.get(index)
@@ -300,7 +300,7 @@ class MpiManager:
         index, own = placement.place(rank)
         world = self._worlds[index]
         world.left.discard(own)
-        if self._awaiting.pop(rank, 0):  # else its end is no look at what others wait for
+        if self._awaiting.pop(rank, 0):  # else there is no need to look at all lookups
             lookups = [one for waiting in self._awaited.values() for one in waiting]
             for numbers in (self._awaited, self._awaited_size, self._awaiting):
                 numbers.clear()

@@ -1,8 +1,8 @@
-"""Whether another attempt may follow, when a lost host is empty, and who takes its place. Pure.
+"""Decides if another attempt follows, when a lost host is empty, and its replacement. Pure.
 
-Of a host that was given up with living ranks only time is known (``fence``): its agent or its
-guardian has ended them when its lease has run out. ``OrphanCheck`` has proof in place of patience.
-docs/design/restarts.md says when it looks, and why.
+If a host was given up with living ranks, dispatch must wait (``fence``): its agent or its
+guardian has killed them when its lease has run out. ``OrphanCheck`` connects again to make sure,
+which is sooner. docs/design/restarts.md has its times and reasons.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Resta
 #: seconds beyond its lease that a stuck agent lives until its guardian kills it, that a sweep
 #: may take, and one for the way of the launcher's last word
 GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
-#: of a host that sees for itself that our machine does not answer: heartbeats until it doubts
-#: (``agent.node``) and until it is certain, with the least of these (``host.ssh_peer``)
+#: for a host that finds by itself that our machine does not answer: heartbeats until it doubts
+#: (``agent.node``) and until it is certain, with the least seconds of these (``host.ssh_peer``)
 LATE, DOUBT, LEAST_DOUBT, LOOK = 1.25, 2.0, 4.0, 1.0
-#: seconds between two looks whether a lost host is back, the first and the longest
+#: seconds between two tries to reach a lost host, the first and the longest
 FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 
 
@@ -41,7 +41,7 @@ def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str |
 
 
 def blamed(cause: verdicts.Cause | None) -> int | None:
-    """The node on which ``cause`` happened; None where that is no single one."""
+    """The node on which ``cause`` happened; None where it is not a single one."""
     return getattr(cause, "node", None)
 
 
@@ -68,7 +68,7 @@ def fence(limits: Limits, *, self_fencing: bool = False) -> float:
 
 
 def look_for(tries: int) -> float:
-    """Seconds until we look whether a lost host is back, after ``tries`` times in vain."""
+    """Seconds until dispatch tries to reach a lost host again, after ``tries`` failed tries."""
     return min(FIRST_LOOK * 2.0 ** min(tries, 30), LAST_LOOK)
 
 
@@ -87,15 +87,15 @@ class RestartBudget:
         self._fruitless = 0
 
     def start_from(self, mark: int | None) -> None:
-        """The progress file as it is before the ranks start."""
+        """Note the progress file's time before the ranks start."""
         self._mark = mark
 
     def see(self, mark: int | None) -> None:
-        """The progress file was looked at again; a change is progress."""
+        """Note the progress file's time again; a change is progress."""
         self.progressed = self.progressed or (mark is not None and mark != self._mark)
 
     def ended(self, now: float, *, failed: bool = True) -> None:
-        """The present attempt is over. One that started no rank does not count.
+        """Count the present attempt, which is over, if it started ranks.
 
         failed: else a person has ended it, and only its progress counts.
         """
@@ -114,27 +114,28 @@ class RestartBudget:
 
     @property
     def verdict(self) -> str | None:
-        """Why to try no more; None while there is hope."""
+        """Why no attempt follows; None while one may."""
         if self._fruitless < MOST_FRUITLESS:
             return None
         return f"{MOST_FRUITLESS} attempts without progress"
 
     def next(self) -> None:
-        """Another attempt begins."""
+        """Begin to count another attempt."""
         self.began = None
         self.progressed = False
 
 
 class OrphanCheck:
-    """When to check which hosts, between two attempts. connect: seconds to reach one."""
+    """Plans the checks of lost hosts between two attempts. connect: seconds to reach one."""
 
     def __init__(self, connect: float) -> None:
         self._connect = connect
         self._due: dict[int, float] = {}
 
     def plan(self, fences: Mapping[int, float], over: Collection[int], now: float) -> list[Action]:
-        """The checks to make now. fences: host -> when its lease has surely run out; over: those
-        whose agent's process was seen to end.
+        """The checks to make now. fences: host -> when its lease has surely run out.
+
+        over: hosts whose agent's process was seen to exit.
         """
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]
@@ -151,7 +152,7 @@ class OrphanCheck:
         return [CheckOrphans(host, SWEEP) for host in due]
 
     def forget(self) -> None:
-        """The pause is over."""
+        """Drop the planned checks, because the pause is over."""
         self._due.clear()
 
     @property
@@ -165,10 +166,9 @@ class Assignment(Value):
     """The next attempt's ``plan`` and the host of each of its nodes.
 
     swaps: (host that leaves, host that takes its node, that node's ranks). dropped: hosts whose
-    nodes are no more. excluded: of both, those that still answer but where too many attempts have
-    ended. vacant: nodes that no host can take, so that nothing can begin; awaited: one may yet
-    come. whole: plan and hosts with the nodes that were dropped, which get them back when they
-    return.
+    nodes are dropped. excluded: hosts among both that still answer, but where too many attempts
+    have ended. vacant: nodes that no host can take, so that no attempt can begin; awaited: a host
+    may still come. whole: plan and hosts with the dropped nodes, for hosts that return.
     """
 
     plan: JobPlan
@@ -191,10 +191,10 @@ def assign_hosts(
     awaited: bool = False,
     distinct: Mapping[int, str] | None = None,
 ) -> Assignment:
-    """Which hosts follow those that were ``assigned`` to the nodes of ``plan``.
+    """Choose the next hosts, after those that were ``assigned`` to the nodes of ``plan``.
 
     bad: hosts that cannot be used; their nodes go to others, or are dropped as far as
-    ``--min-nodes`` allows. faulty: likewise, but where neither is possible they stay. free: hosts
+    ``--min-nodes`` allows. faulty: the same, but they stay if neither is possible. free: hosts
     that wait for a node. awaited: more may come. distinct: host -> its machine, if no two nodes may
     be on one.
     """

@@ -1,21 +1,21 @@
 """A whole run as one pure machine: one attempt after the other, on hosts that may change.
 
-``RunMachine`` counts the hosts as they were connected, spares last, and gives one to each node of
-an attempt's plan; ``AttemptMachine`` counts the nodes. Between the two the numbers change. Between
+``RunMachine`` numbers the hosts as they were connected, spares last, and gives one to each node of
+an attempt's plan; ``AttemptMachine`` numbers the nodes, and ``Assigned`` translates. Between
 two attempts links and agents stay: ``Finish`` becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 The machine is ``TABLE``; ``docs/design/restarts.md`` shows it.
 
-* R-1  the run ends with exactly one ``End``; nothing is ordered after it
+* R-1  the run ends with exactly one ``End``; no action follows it
 * R-2  nothing starts after an interrupt
-* R-3  attempt e+1 begins when every host that was told to start ranks of an earlier one has
+* R-3  attempt e+1 begins when every host that got the order to start ranks of an earlier one has
   swept them, or was given up so long ago that its lease has surely run out (``fence``), or
-  was checked once more for orphans (``restart.OrphanCheck``)
-* R-4  what an agent says of an earlier attempt changes nothing; who is left out and has had ranks
-  loses its link before others get them
+  was checked again for orphans (``restart.OrphanCheck``)
+* R-4  an agent's events of an earlier attempt are ignored; a host that is left out and has had
+  ranks loses its link before others get them
 * R-5  a host that was given up is used again only over a new connection, made when its old ranks
   are surely dead, and from the next attempt on
 * R-6  an attempt that started no rank costs no restart and no pause
-* R-7  a restart that a person asks for costs none either, and needs none to be allowed; only
+* R-7  a restart that a person asks for does not count either, and needs no --max-restarts; only
   ranks that run, or that wait for a restart, are started again
 """
 
@@ -55,7 +55,7 @@ VACANT = "a node can get no host"
 INTERRUPTED = "interrupted"
 ANSWERED = "every agent has answered, or time is up"
 
-#: what a deadline is for
+#: the purposes of deadlines
 RESUME, CLOSE, WARN, LIMIT = "resume", "close", "warn", "limit"
 
 #: (state, what happened) -> state
@@ -92,7 +92,7 @@ class RunMachine:
         self._job = AttemptMachine(plan, check=check, machine=machine)
         self._assigned = Assigned(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
-        self._kept: set[int] = set()  # hosts told to sweep where the job said finish
+        self._kept: set[int] = set()  # hosts that only sweep where the job would finish them
         self._attempts: list[verdicts.Attempt] = []
         self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
@@ -218,7 +218,7 @@ class RunMachine:
         return actions
 
     def next_deadline(self) -> float | None:
-        """When ``tick`` wants to be called; None: for no reason yet."""
+        """When ``tick`` must be called next; None if nothing is due."""
         whens = [*self._deadlines.values()]
         whens += self.hosts.back.values() if self.state in (TRYING, PAUSED) else ()
         job = self._job.next_deadline() if self.state == TRYING else None
@@ -227,7 +227,7 @@ class RunMachine:
         return min([*whens, *(when for when in others if when is not None)], default=None)
 
     def extend_deadlines(self, seconds: float) -> None:
-        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        """Move all deadlines by ``seconds``, in which the launcher itself was stopped."""
         self._job.extend_deadlines(seconds)
         self._pause.extend_deadlines(seconds)
         for deadlines in (self._deadlines, self.hosts.silent):
@@ -235,13 +235,13 @@ class RunMachine:
                 deadlines[key] += seconds  # type: ignore[index]
 
     def end_hung(self, hung: verdicts.Hung, now: float) -> list[act.Action]:
-        """The ranks hang, as who watches over them found, and are ended for that."""
+        """End the ranks, because the monitor found that they hang."""
         if hung.rank is not None:
             hung = replace(hung, node=self._job.node_of(hung.rank))
         return self._carry(self._job.stop(hung, now), now)
 
     def restart(self, change: Change, wanted: ev.RestartWanted, now: float) -> list[act.Action]:
-        """A person wants the ranks to be started again with ``change``, which ``wanted`` tells."""
+        """Start the ranks again with ``change``, as a person asked for by ``wanted``."""
         if self.state == OVER:
             return []  # R-1
         why = self._why_no_restart()
@@ -262,7 +262,7 @@ class RunMachine:
         return [told, *self._send(), *self._resume(now)]
 
     def _why_no_restart(self) -> str | None:
-        """Why a person cannot have the ranks started again now (R-7)."""
+        """Why the ranks cannot be started again now for a person; None if they can (R-7)."""
         if self.plan.stdin != "none":
             return "it reads standard input (--stdin), which is read once"
         if self.has_running_ranks:
@@ -295,7 +295,7 @@ class RunMachine:
     def _carry(
         self, actions: list[act.Action], now: float, swept: int | None = None
     ) -> list[act.Action]:
-        """The job's ``actions`` for the hosts in its assigned.
+        """The attempt's ``actions``, with the hosts of its nodes.
 
         swept: the host whose ``NodeSwept`` they answer; if it was kept, its link stays.
         """
@@ -375,7 +375,7 @@ class RunMachine:
         if self._rules.most:
             self.hosts.await_return(host, now)
         if host in self.hosts.out:
-            return []  # it is not back yet, which is no news
+            return []  # it was left out before
         self.hosts.out.setdefault(host, why)
         actions: list[act.Action] = [act.Tell(ev.HostLeftOut(host, why))]
         return actions + (self._resume(now) if self.state == PAUSED else [])
@@ -395,10 +395,10 @@ class RunMachine:
         return self.restarts - self._asked < self._rules.most
 
     def _ended(self, verdict: verdicts.Verdict, now: float) -> list[act.Action]:
-        """The attempt is over: note who cannot be used again, and go on or close."""
+        """Note which hosts cannot be used after the attempt, and go on or close the run."""
         self._verdict = verdict
         cause = verdict.cause
-        # what an open plan did not need is let go
+        # release the hosts that an open plan did not need
         self._assigned.assign(self._assigned.hosts[: len(self.plan.nodes)])
         for node in verdict.unkillable:
             self.hosts.out.setdefault(
@@ -458,7 +458,7 @@ class RunMachine:
         return [act.Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
 
     def _resume(self, now: float) -> list[act.Action]:
-        """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
+        """Begin the next attempt if nothing is missing; else wait (R-3)."""
         assignment = self._next_assignment()
         if assignment.vacant and not assignment.awaited:
             nodes = assignment.plan.nodes
@@ -476,7 +476,7 @@ class RunMachine:
         return self._try_again(assignment, now)
 
     def _give_up_restart(self) -> None:
-        """The restart that was asked for cannot be made for want of a host, which is the cause."""
+        """Make the lack of a host the cause, in place of the restart that a person asked for."""
         verdict = self._verdict
         assert verdict is not None
         if isinstance(verdict.cause, verdicts.RestartAsked):
@@ -500,7 +500,7 @@ class RunMachine:
         self._note_attempt()
         self._go(READY)
         changes = self._assigned.changes(assignment, self.hosts)
-        # who answers and is out had ranks, which others may get; not who is being reached anew
+        # close hosts that answer but are out: others may get their ranks. Keep those that reconnect
         gone = self._let_go(sorted(self.hosts.answering & self.hosts.out.keys()), now)
         self._asked += isinstance(self._attempts[-1].cause, verdicts.RestartAsked)
         self.attempt += 1
@@ -559,7 +559,7 @@ class RunMachine:
             self.hosts.expect_heartbeat(host, now)
 
     def _interrupt(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
-        """The run ends for ``cause`` between two attempts (R-2)."""
+        """End the run for ``cause`` between two attempts (R-2)."""
         self._note_attempt()
         size = len(self.plan.ranks)
         self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
@@ -581,8 +581,8 @@ class RunMachine:
         return self._interrupt(cause, now) if self.state == PAUSED else []
 
     def _stop_with_us(self, when: Callable[..., list[act.Action]], now: float) -> list[act.Action]:
-        """What ``when``, a method of ``Pause``, calls for."""
-        # what is ending goes on to its end without us: the leases see to that
+        """The actions of ``when``, a method of ``Pause``."""
+        # a run that is closing ends without dispatch, by the hosts' leases
         hosts = self.hosts.answering if self.state != CLOSING else set()
         reaching = self.state == TRYING and self._job.state in (CONNECTING, PROBING)
         actions = when(hosts, now, reaching=reaching)
@@ -622,7 +622,7 @@ class RunMachine:
         return self._leave(ANSWERED) if not self.hosts.linked else []
 
     def _leave(self, what: str) -> list[act.Action]:
-        """Give up whoever is still there; their lifelines clean up."""
+        """Give up the hosts that are still linked; their lifelines clean up."""
         assert self._verdict is not None
         self._go(what)
         self._deadlines.clear()

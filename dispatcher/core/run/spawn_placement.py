@@ -1,9 +1,9 @@
-"""Where a spawned world goes: a rank's request and the hosts' load in, a ``World`` out. Pure.
+"""Places a spawned world: a rank's request and the hosts' load in, a ``World`` out. Pure.
 
-Each segment takes free slots first, host by host; what is left is dealt out one a host in turn,
-the least loaded first, never above a host's ``max_slots``. Of the info keys ``host`` (``hosts``),
-``wdir``, ``path`` and ``env`` are honoured. Keys that would choose other hosts are refused; all
-others are hints, which MPI lets us ignore.
+Each segment takes free slots first, host by host; the other ranks go one to a host in turn,
+the least loaded first, never above a host's ``max_slots``. The info keys ``host`` (``hosts``),
+``wdir``, ``path`` and ``env`` are used. Keys that would choose other hosts are refused; all
+others are hints, which MPI allows dispatch to ignore.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dispatcher.plan.job.job_plan import NodePlan
 
 #: bytes of all arguments of all ranks of one world
 MOST_WORDS = 4 << 20
-#: ranks that a node may spawn at once, and how many more each second. Each stays in the books of
-#: the run to its end, for the report, with 0.9 KiB: so who spawns on and on takes 11 MiB and then 3
-#: an hour, and a program that starts others day and night has 86,400 ranks a day
+#: ranks that a node may spawn at once, and how many more each second. The run keeps 0.9 KiB of each
+#: to its end, for the report: so a program that spawns without end takes 11 MiB and then 3 an hour,
+#: and has 86,400 ranks a day
 SPAWNED_AT_ONCE, SPAWNED_A_SECOND = 3 * placement.MOST_SPAWNED, 1.0
 
 HOSTS = frozenset({b"host", b"hosts"})
@@ -32,9 +32,9 @@ REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"
 
 
 class Refused(ValueError):
-    """This world cannot be; the text says why, with the names of ``nodes`` in its middle.
+    """This world is refused; the text is the reason, with the names of ``nodes`` in its middle.
 
-    They are put together by who reads it: that takes 7 ms for a thousand hosts.
+    ``str`` joins the names, because that takes 7 ms for a thousand hosts.
     """
 
     def __init__(self, why: str, nodes: Iterable[NodePlan] = (), more: str = "") -> None:
@@ -47,9 +47,9 @@ class Refused(ValueError):
 
 
 class Hosts:
-    """The hosts of a job by the plan's names, or what they call themselves (``hostnames``).
+    """Finds hosts of a job by the plan's names, or their own (``hostnames``).
 
-    here: those on the launcher's own machine, with other names than ``LOCAL_NAMES``.
+    here: hosts on the launcher's own machine, with other names than ``LOCAL_NAMES``.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Hosts:
         return own | planned
 
     def named(self, text: bytes) -> Sequence[NodePlan]:
-        """The nodes that ``text`` names, with commas between, in that order. Raises: Refused."""
+        """The nodes that ``text`` lists, with commas between, in that order. Raises: Refused."""
         found: dict[int, NodePlan] = {}
         words = text.decode("utf-8", "backslashreplace").split(",")
         for name in dict.fromkeys(map(str.strip, words)):  # a report has room for 300,000
@@ -83,9 +83,9 @@ class Hosts:
     def allowed(
         self, named: Sequence[NodePlan], asker: NodePlan, using: Collection[int] | None
     ) -> Sequence[NodePlan]:
-        """Those of the ``named`` that ``asker`` may start something on. Raises: Refused.
+        """The nodes of ``named`` where ``asker`` may start ranks. Raises: Refused.
 
-        A host that claims to be on the launcher's machine may start nothing there for that.
+        A host that only claims to be on the launcher's machine may start nothing on it.
         """
         selected = [node for node in named if using is None or node.index in using]
         if not selected:
@@ -109,10 +109,10 @@ def place(
     using: Collection[int] | None = None,
     most: float = SPAWNED_AT_ONCE,
 ) -> World:
-    """The world that ``event`` asks for, as number ``index``. Raises: Refused.
+    """Place the world that ``event`` asks for, as number ``index``. Raises: Refused.
 
-    load: living ranks of each node. spawned: how many of all are spawned ones. using: nodes whose
-    ranks use MPI; None: all. Others get no rank, and this machine none that another host asks for.
+    load: living ranks of each node. spawned: how many of all are spawned. using: nodes whose
+    ranks use MPI; None: all. Other nodes get no rank, and this machine none for another host.
     most: ranks that the node which asks may spawn now.
     """
     wanted = sum(segment.nprocs for segment in event.segments)
@@ -161,7 +161,7 @@ def _hosts_of(segment: Segment) -> bytes | None:
 
 
 class _Room:
-    """What is free on ``nodes``, for one segment after the other: none looks at all of them again.
+    """The free slots on ``nodes``, kept as a heap so that no segment searches all nodes again.
 
     taken: node -> its ranks, with those of this world, whichever hosts their segments name.
     """
@@ -174,14 +174,14 @@ class _Room:
     def _order(self) -> list[tuple[int, int]]:
         """(load, place in ``nodes``) of each that may take more, as a heap.
 
-        The load may be what it was before a segment of another room came.
+        The load may be older than the latest segment with other hosts.
         """
         order = [(self._load(at), at) for at in range(len(self._nodes))]
         heapq.heapify(order)
         return order
 
     def _excess(self, at: int) -> int:
-        """Ranks above the slots there; if negative, so many slots are free."""
+        """Ranks above the node's slots; a negative number is free slots."""
         node = self._nodes[at]
         return self._taken[node.index] - (len(node.slots) or len(node.ranks))
 
@@ -189,7 +189,7 @@ class _Room:
         return max(-1, self._excess(at))  # all nodes with free slots are equal
 
     def _most(self, at: int) -> int:
-        """How many more ranks there may ever be."""
+        """How many more ranks the node may ever get."""
         node = self._nodes[at]
         if node.host.max_slots is None:
             return placement.MOST_SPAWNED

@@ -1,13 +1,12 @@
-"""Everything that is judged before the first rank starts: hosts ready, distinct, in reach. Pure.
+"""Decides before the first rank starts whether the hosts are ready, distinct, in reach. Pure.
 
 1. Every node is ready or has failed; all failures are reported together.
-2. No two nodes are one machine, and all have the same script and packages beside it.
+2. Each node is a machine of its own, and all have the same script and packages beside it.
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or, asked again, at
    one common address of all that node 0 has.
 
-What is odd but no reason to stop is a warning. ``dispatch check`` and ``--check full`` look
-further.
+Lesser findings are warnings. ``dispatch check`` and ``--check full`` check more.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 #: seconds for the first probe (the address ssh used) and for the last (all addresses)
 FIRST_PROBE, LAST_PROBE = 1.0, 3.0
-#: so many hosts are heard in a second, at least, where all speak at once: to the launcher or host 0
+#: hosts that the launcher, or host 0, hears in a second, at least, when all send at once
 HOSTS_A_SECOND = 100
 
 
 def in_turn(plan: JobPlan) -> float:
-    """Seconds that it may take to hear all hosts of ``plan``, beyond what each of them needs."""
+    """Seconds that it may take to hear from all hosts of ``plan``, beyond each one's own time."""
     return len(plan.nodes) // HOSTS_A_SECOND
 
 
 @value
 class ProbeNodes(Value):
-    """``nodes`` have to try ``addresses``:``port`` for ``seconds`` and answer."""
+    """Have ``nodes`` try to reach ``addresses``:``port`` for ``seconds`` and answer."""
 
     nodes: tuple[int, ...]
     addresses: tuple[str, ...]
@@ -62,10 +61,10 @@ Decision = ProbeNodes | Start | verdicts.Cause | None
 
 
 class StartCheck:
-    """The judgement on the nodes of ``plan``.
+    """Collects the nodes' reports and decides whether ``plan`` can start.
 
-    prove: judge what is provable (2, 4); else take node 0's first address. machine: the launcher's
-    own. waiting: nodes whose word is still awaited.
+    prove: do the checks 2 and 4; else take node 0's first address. machine: the launcher's
+    own. waiting: nodes that have not answered yet.
     """
 
     def __init__(self, plan: JobPlan, *, prove: bool, machine: str = "") -> None:
@@ -76,19 +75,19 @@ class StartCheck:
         self._facts: dict[int, ev.Facts] = {}
         self._failures: dict[int, Failure] = {}
         self._problems: dict[int, frozenset[str]] = {}
-        self._gpu_warnings: list[tuple[int, str]] = []  # what may not be expected of GPUs
+        self._gpu_warnings: list[tuple[int, str]] = []
         self._candidates: tuple[str, ...] = ()
         self._asked: tuple[str, ...] = ()  # the addresses of the latest probe
         self._reached: dict[int, tuple[str, ...]] = {}
 
     @property
     def ready_nodes(self) -> frozenset[int]:
-        """Nodes whose agent has answered: those that can be told to finish."""
+        """Nodes whose agent has answered, and so takes the order to finish."""
         return frozenset(self._facts)
 
     @property
     def hostnames(self) -> dict[int, str]:
-        """node -> what the host calls itself, of all that have answered."""
+        """node -> the host's own name, of all that have answered."""
         return {node: facts.hostname for node, facts in self._facts.items()}
 
     @property
@@ -98,11 +97,11 @@ class StartCheck:
 
     @property
     def warnings(self) -> list[tuple[int, str]]:
-        """(node, what is odd about it) of hosts that are good enough to start on."""
+        """(node, text) of all warnings, which do not prevent the start."""
         return (host_warnings(self._facts) if self._prove else []) + self._gpu_warnings
 
     def ready(self, event: ev.NodeReady) -> Decision:
-        """A node's agent has looked at its host."""
+        """Note the report of a node's agent on its host; decide if it was the last."""
         node = event.node
         if self._asked or node not in self.waiting:
             return None
@@ -116,13 +115,13 @@ class StartCheck:
         return self._settle(node)
 
     def lost(self, node: int, failure: Failure) -> Decision:
-        """A node cannot be used, as was found before any was asked to probe."""
+        """Note that a node cannot be used, before any was asked to probe."""
         self._failures[node] = failure
         self._facts.pop(node, None)
         return self._settle(node)
 
     def probed(self, event: ev.NodeProbed) -> Decision:
-        """A node has tried the addresses it was asked about; others it names do not count."""
+        """Note the addresses that a node reached; those that it was not asked about are ignored."""
         if not self._asked or event.node not in self.waiting:
             return None
         self.waiting.discard(event.node)
@@ -166,7 +165,7 @@ class StartCheck:
         return self._meet()
 
     def _same_machine(self) -> dict[int, Failure]:
-        """Two names for one machine would put two agents, and twice the ranks, on it."""
+        """The failures of nodes that are the same machine, which would get twice the ranks."""
         first: dict[str, int] = {}
         failures = {}
         for node, facts in sorted(self._facts.items()):
@@ -182,7 +181,7 @@ class StartCheck:
         return failures
 
     def _different_code(self) -> dict[int, Failure]:
-        """Ranks of other code than most would compute something else, or wait for each other."""
+        """The failures of nodes with other code than most, whose ranks would differ or wait."""
         if self._plan.allow_different_code:
             return {}
         argv = self._plan.program.argv
@@ -205,7 +204,7 @@ class StartCheck:
             return Start(plan, plan.master_addr, self._port)
         if len(plan.nodes) == 1 and plan.nodes[0].host.name == "localhost":
             return Start(plan, "127.0.0.1", self._port)
-        if not head.addresses:  # a name is nothing to probe: looking it up could hang the agents
+        if not head.addresses:  # names are not probed: looking them up could hang the agents
             return Start(plan, head.hostname, self._port)
         self._candidates = head.addresses
         if len(plan.nodes) == 1 or not self._prove or head.port is None:
@@ -224,7 +223,7 @@ class StartCheck:
         return self._facts[0].port or self._plan.master_port or 0
 
 
-#: what an agent may find wrong, the gravest first, and what to do about it
+#: an agent's findings -> the hint, the most severe first
 _HINTS = {
     ("silent",): "look at its mount: dmesg -T",
     (
@@ -233,7 +232,7 @@ _HINTS = {
     ): "--sync sends your folder there before the start; or name one every host has with --chdir",
     ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
     "in the hostfile",
-    ("no interpreter",): "install it there, or mend the first line of the program; a \\x0d at its "
+    ("no interpreter",): "install it there, or fix the first line of the program; a \\x0d at its "
     "end is the line end of Windows",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",
     ("iface",): "name one that every host has with --iface, or leave the choice to the libraries",
@@ -246,9 +245,9 @@ FOLDERS = ("the folder for temporary files", "shared memory")
 
 
 def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
-    """(node, what is odd about its host), by node. facts: of all nodes."""
+    """(node, warning) for full folders and other scripts, by node. facts: of all nodes."""
     found = []
-    # of two scripts as frequent that of the first node is the right one
+    # on a tie, the first node's script is the reference
     scripts = Counter(one.script for _, one in sorted(facts.items()) if one.script is not None)
     common = max(scripts, key=lambda script: scripts[script], default=None)
     for node, one in sorted(facts.items()):
@@ -260,24 +259,23 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
     return found
 
 
-#: names of what differs that a host's failure tells
+#: names of differing files that a host's failure lists
 MOST_NAMED = 4
 
 
 def different_code(
     facts: Mapping[int, Facts], script: str
 ) -> dict[int, tuple[list[str], tuple[int, ...]]]:
-    """node -> names of what is not as on most nodes that have it, and those nodes.
+    """node -> names of files and packages that differ from most nodes', and those nodes.
 
-    Of two as frequent that of the first node is the right one. script: what the program's
-    own file is called.
+    On a tie, the first node's file is the reference. script: the name of the program's own file.
     """
     sums: dict[str, dict[int, int]] = {}
     for node, one in sorted(facts.items()):
         if one.script is not None:
             sums.setdefault(script, {})[node] = one.script
         for name, known in one.code:
-            if name != script.rpartition("/")[2]:  # it has been told already
+            if name != script.rpartition("/")[2]:  # it is listed already
                 sums.setdefault(name, {})[node] = known
     found: dict[int, tuple[list[str], tuple[int, ...]]] = {}
     for name, by_node in sums.items():

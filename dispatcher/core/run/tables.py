@@ -1,11 +1,11 @@
 """The tables of a run: its hosts, its ranks, which host has which node. Pure.
 
-``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
+``HostTable``: the state of each host, by its number. A host is *linked* from the order to
 reach it until it is given up; *out* when it will not be used any more; *armed* while ranks may
-live there. One that is given up while armed is *fenced*: only time tells that its ranks are dead
-(``restart.fence``), and if its lease rests (``pause``), not even that.
-``RankTable``: where each rank is, whether it lives, what is still to come of it (J-4).
-``Assigned``: who has which node. An attempt speaks of nodes, everybody else of hosts.
+live there. One that is given up while armed is *fenced*: its ranks are surely dead only after a
+time (``restart.fence``), or never, if its lease rests (``pause``).
+``RankTable``: where each rank is, whether it lives, which of its events must still come (J-4).
+``Assigned``: the host of each node. An attempt numbers nodes; all other parts number hosts.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(dict[K, float]):
-    """What is due -> when; the first of them without a look at each.
+    """Deadlines: key -> time; finds the earliest without a search.
 
-    ``_heap`` may have what is no more, or was put off: it is passed over when it would be the
-    first.
+    ``_heap`` may have keys that were deleted or moved, which ``earliest`` skips.
     """
 
     def __init__(self) -> None:
@@ -51,16 +50,16 @@ class Deadlines(dict[K, float]):
         heapq.heappush(self._heap, (when, self._count, key))
 
     def earliest(self) -> float | None:
-        """The first time at which something is due; None: nothing ever is."""
+        """The earliest of the times; None if there is none."""
         heap = self._heap
         while heap and self.get(heap[0][2]) != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> list[tuple[float, K]]:
-        """(when, what) of all that is due, the first first. The caller takes it out or puts it off.
+        """(time, key) of all that is due, the earliest first; each is returned only once.
 
-        It is not named again.
+        The caller deletes the key or moves its time.
         """
         found = []
         while (first := self.earliest()) is not None and first <= now:
@@ -70,7 +69,7 @@ class Deadlines(dict[K, float]):
 
 
 class HostTable:
-    """places: each host as it was first planned, spares last. limits: of the run."""
+    """The state of each host. planned: as first planned, spares last. limits: of the run."""
 
     def __init__(self, planned: Sequence[NodePlan], limits: Limits) -> None:
         self.planned = tuple(planned)
@@ -78,26 +77,26 @@ class HostTable:
         self.facts: dict[int, Facts] = {}  # of hosts whose agent found nothing wrong
         self.out: dict[int, str] = {}  # host -> why
         self.faults: Counter[int] = Counter()  # attempts that ended there
-        self.silent: Deadlines[int] = Deadlines()  # host -> when it must have been heard again
+        self.silent: Deadlines[int] = Deadlines()  # host -> when its next heartbeat must be here
         self._limits = limits
-        self.armed: set[int] = set()  # those where ranks may live
+        self.armed: set[int] = set()  # hosts where ranks may live
         self.over: set[int] = set()  # given up when their agent's process had ended
         self.fenced: dict[int, float] = {}  # given up armed -> when ranks are surely dead there
-        self.back: dict[int, float] = {}  # lost host -> when to try whether it is back
+        self.back: dict[int, float] = {}  # lost host -> when to try to reach it again
         self._tries: Counter[int] = Counter()
-        self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
+        self._resting: dict[int, bool] = {}  # ordered to rest its lease -> whether it does
 
     def name(self, host: int) -> str:
-        """Its name, as the user wrote it."""
+        """The name of ``host``, as the user wrote it."""
         return self.planned[host].host.name
 
     @property
     def answering(self) -> set[int]:
-        """Hosts with an agent that has answered and can be told things."""
+        """Hosts with an agent that has answered and takes orders."""
         return self.linked & self.facts.keys()
 
     def unlink(self, host: int, now: float, *, over: bool = False, unheard: float = 0.0) -> None:
-        """``host`` is given up, or has ended. over: its process had; unheard: see ``NodeLost``."""
+        """Give up ``host``. over: its agent's process has ended; unheard: see ``NodeLost``."""
         self.linked.discard(host)
         self.silent.pop(host, None)
         if host in self.armed:
@@ -110,12 +109,12 @@ class HostTable:
                 self.over.add(host)
 
     def fences(self) -> dict[int, float]:
-        """Hosts that were given up and can be looked at -> when their ranks are surely dead."""
+        """Hosts that were given up and can be checked -> when their ranks are surely dead."""
         used = Counter(self.facts[host].machine for host in self.answering) if self.fenced else {}
         return {host: when for host, when in self.fenced.items() if self._is_alone(host, used)}
 
     def _is_alone(self, host: int, used: Mapping[str, int]) -> bool:
-        """Whether no other host in use is this one by a second name. used: machine -> hosts."""
+        """Whether each other host in use is another machine. used: machine -> number of hosts."""
         known = self.facts.get(host)
         if known is None or not known.machine:
             return False
@@ -126,7 +125,7 @@ class HostTable:
         return max(self.fenced.values(), default=0.0)
 
     def may_run_on(self, now: float) -> dict[str, float]:
-        """Names of hosts that fell silent -> seconds for which ranks may live on there."""
+        """Names of hosts that stopped responding -> seconds for which ranks may live on there."""
         left = {host: when - now for host, when in self.fenced.items() if host not in self.over}
         return {self.name(host): round(s, 1) for host, s in left.items() if 0 < s < math.inf}
 
@@ -135,44 +134,44 @@ class HostTable:
         return [self.name(host) for host, when in self.fenced.items() if when == math.inf]
 
     def rest(self, host: int) -> None:
-        """``host`` is being told to let its lease rest."""
+        """Note that ``host`` gets the order to let its lease rest."""
         self._resting[host] = False
 
     def rests(self, host: int) -> bool:
-        """``host`` said that its lease rests: no beat until it goes on. False: nobody asked."""
+        """Note that the lease of ``host`` rests, so that it sends no beat; False if not ordered."""
         if host in self._resting:
             self._resting[host] = True
         return host in self._resting
 
     def is_resting(self, host: int) -> bool:
-        """Whether ``host`` said that its lease rests, and nothing since."""
+        """Whether ``host`` reported that its lease rests, and nothing since."""
         return self._resting.get(host, False)
 
     def resumed(self, host: int) -> None:
-        """``host`` sent its heartbeat: if it said before that its lease rests, it has gone on."""
+        """Note a heartbeat of ``host``: if its lease rested, it has gone on."""
         if self._resting.get(host):
             del self._resting[host]
 
     def await_return(self, host: int, now: float) -> None:
-        """``host`` was lost: look now and then whether it is back, once its ranks are dead."""
+        """Plan tries to reach ``host``, which was lost, once its ranks are dead."""
         dead = max(now, self.fenced.get(host, now))
         if dead < math.inf:
             self.back[host] = dead + restart.look_for(self._tries[host])
             self._tries[host] += 1
 
     def returning(self, now: float) -> list[int]:
-        """Lost hosts that are to be reached again now; each is named once."""
+        """Lost hosts to reconnect to now; each is returned once."""
         due = [host for host, when in self.back.items() if when <= now]
         for host in due:
             del self.back[host]
-        due = [host for host in due if host not in self.linked]  # as one is that is not fit
+        due = [host for host in due if host not in self.linked]  # as after failed checks
         for host in due:
             self.facts.pop(host, None)
             self.linked.add(host)
         return due
 
     def came_back(self, host: int) -> bool:
-        """``host`` is ready; whether it was out before, and now is no more."""
+        """Note that ``host`` is ready; return whether it was out before."""
         self.over.discard(host)
         return self.out.pop(host, None) is not None
 
@@ -181,17 +180,17 @@ class HostTable:
         return [h for h in sorted(self.linked) if h not in assigned and h not in self.out]
 
     def expect_heartbeat(self, host: int, now: float) -> None:
-        """``host`` has shown a sign of life: the next must come in time."""
+        """Note activity of ``host``: its next heartbeat must come in time."""
         if host in self.linked:
             self.silent[host] = max(self.silent.get(host, 0.0), now + self._limits.silence)
 
     def expect_nothing(self, hosts: Iterable[int]) -> None:
-        """Others watch over ``hosts`` from now on."""
+        """Do not wait for heartbeats of ``hosts``, which the attempt watches from now on."""
         for host in hosts:
             self.silent.pop(host, None)
 
     def overdue(self, now: float) -> list[int]:
-        """Hosts whose heartbeat has not come in time; each is named once."""
+        """Hosts whose heartbeat has not come in time; each is returned once."""
         earliest = self.silent.earliest()
         if earliest is None or earliest > now:
             return []
@@ -213,7 +212,7 @@ class RankTable:
         self._streams: dict[int, int] = {}  # rank -> streams not yet ended
 
     def call(self, rank: int, node: int) -> None:
-        """``rank`` is being started on ``node``."""
+        """Note that ``rank`` is being started on ``node``."""
         self.nodes[rank] = self._alive[rank] = node
         self._load[node] += 1
         self.n_spawned += rank >= placement.FIRST
@@ -225,7 +224,7 @@ class RankTable:
         return self._alive.get(rank) == node
 
     def absent(self, rank: int, node: int) -> bool:
-        """``rank`` could not be started on ``node``; False if nobody waited for that."""
+        """Note that ``rank`` could not be started on ``node``; False if it is not alive there."""
         if not self.is_alive(rank, node):
             return False
         self._bury(rank)
@@ -233,7 +232,7 @@ class RankTable:
         return True
 
     def exited(self, rank: int, node: int, status: int) -> bool:
-        """``rank`` was reaped on ``node``; False if nobody waited for that."""
+        """Note that ``rank`` was reaped on ``node``; False if it is not alive there."""
         if not self.is_alive(rank, node):
             return False
         self._bury(rank)
@@ -245,7 +244,7 @@ class RankTable:
         self.n_spawned -= rank >= placement.FIRST
 
     def stream_ended(self, rank: int) -> bool:
-        """One of the rank's streams is complete; False if nobody waited for that."""
+        """Note that one of the rank's streams is complete; False if both were already."""
         left = self._streams.get(rank, 0)
         if left > 1:
             self._streams[rank] = left - 1
@@ -254,14 +253,14 @@ class RankTable:
         return left > 0
 
     def lose(self, node: int) -> None:
-        """Nothing more will be heard of the ranks on ``node``."""
+        """Give up all ranks on ``node``, and their output."""
         self.give_up(node)
         for rank in self._called.get(node, ()):
             if self.nodes[rank] == node:
                 self._streams.pop(rank, None)
 
     def give_up(self, node: int) -> None:
-        """Nobody can wait for the ranks that still live on ``node``."""
+        """Give up the ranks that still live on ``node``."""
         for rank in self._called.get(node, ()):
             if self.is_alive(rank, node):
                 self._bury(rank)
@@ -269,11 +268,11 @@ class RankTable:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is to come of any rank."""
+        """Whether all ranks have exited and all their streams have ended."""
         return not self._alive and not self._streams
 
     def awaits(self, node: int) -> bool:
-        """Whether something is to come of a rank on ``node``."""
+        """Whether a rank on ``node`` lives or has an open stream."""
         return any(self.nodes[rank] == node for rank in (*self._alive, *self._streams))
 
     def living(self) -> list[int]:
@@ -281,7 +280,7 @@ class RankTable:
         return sorted(node for node, count in self._load.items() if count)
 
     def unfinished(self) -> list[int]:
-        """And those where what a rank has left behind holds its output."""
+        """The nodes that have living ranks or open streams, in order."""
         return sorted({*self.living(), *(self.nodes[rank] for rank in self._streams)})
 
     def alive(self) -> list[int]:
@@ -294,7 +293,7 @@ class RankTable:
 
 
 class Assigned:
-    """Who has which node of the latest plan. hosts: node -> host; nodes: host -> node.
+    """The host of each node of the latest plan. hosts: node -> host; nodes: host -> node.
 
     homes: rank -> the host where it runs or last ran, and its number there.
     """
@@ -306,23 +305,23 @@ class Assigned:
         self.assign(hosts)
 
     def assign(self, hosts: Iterable[int]) -> None:
-        """The nodes of the plan go to ``hosts``, in order."""
+        """Give the nodes of the plan to ``hosts``, in order."""
         self.hosts = tuple(hosts)
         self.nodes = {host: node for node, host in enumerate(self.hosts)}
 
     def follow(self, assignment: Assignment, change: Change) -> None:
-        """The next attempt begins so, with its plan changed by ``change``."""
+        """Use ``assignment`` for the next attempt, with its plan changed by ``change``."""
         self.assign(assignment.hosts)
         whole = assignment.whole
         self._whole = None if whole is None else (change.of(whole[0]), whole[1])
 
     def started(self, plan: JobPlan, node: int) -> None:
-        """The ranks of ``node`` are about to be started where it is now."""
+        """Note that the ranks of ``node`` are about to be started on its host."""
         for local, rank in enumerate(plan.nodes[node].ranks):
             self.homes[rank] = (self.hosts[node], local)
 
     def outward(self, event: ev.Event) -> ev.Event:
-        """An event of an attempt's own, with hosts in place of nodes."""
+        """Replace the nodes in an attempt's own event by hosts."""
         match event:
             case mpi_events.WorldPlaced(_, _, first, nodes):
                 for rank, node in enumerate(nodes):
@@ -333,7 +332,7 @@ class Assigned:
         return event
 
     def next(self, plan: JobPlan, table: HostTable, most: int, *, distinct: bool) -> Assignment:
-        """What may follow ``plan``, by what is known of hosts.
+        """Choose the hosts of the next attempt, after ``plan``.
 
         most: attempts that may end on a host. distinct: no two nodes may be on one machine.
         """
@@ -342,7 +341,7 @@ class Assigned:
         return assign_hosts(
             plan,
             hosts,
-            bad={host for host in hosts if host in table.out},  # also who was given up
+            bad={host for host in hosts if host in table.out},
             faulty={host for host in hosts if table.faults[host] >= most},
             free={h: (table.planned[h], table.facts[h]) for h in waiting if h in table.facts},
             awaited=any(host not in table.facts for host in waiting),
@@ -350,7 +349,7 @@ class Assigned:
         )
 
     def changes(self, assignment: Assignment, table: HostTable) -> list[ev.Event]:
-        """What the user should know of ``assignment``, which is to follow."""
+        """The events that describe ``assignment``, which comes next, to the user."""
         told: list[ev.Event] = []
         for host in assignment.excluded:
             faults = table.faults[host]
@@ -368,7 +367,7 @@ class Assigned:
 
 
 def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
-    """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
+    """Replace the nodes in an attempt's ``action`` by the hosts that have them."""
     if isinstance(action, ReleaseFence):
         return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
     node = action.node  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ WAITS = Frame("all_reduce", "/x/site-packages/torch/d.py", 3)
 @cases(
     ("frames", "place", "waits"),
     [
-        ((), "a place that nobody could see", False),
+        ((), "an unknown place", False),
         ((LIBRARY,), "g at x.py:1", False),
         ((LIBRARY, OWN), "mine at t.py:2", False),
         ((LIBRARY, WAITS, OWN), "all_reduce at d.py:3", True),
