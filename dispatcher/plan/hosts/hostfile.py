@@ -34,6 +34,9 @@ from dispatcher.plan.hosts.hostfile_line import parse_line
 __all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hostfile", "read_hosts"]
 
 MOST_BYTES = 16 << 20
+#: files that one may include, all together, and the line that does
+MOST_INCLUDED = 100
+_INCLUDE = re.compile(r"#include[ \t]+(\S+)\s*\Z")
 _FILE_ENDINGS = (".txt", ".hosts", ".hostfile", ".lst", ".list", ".conf", ".cfg", ".nodes", ".csv")
 _FILE_NAMES = ("hostfile", "hosts", "machinefile", "nodefile", "hostlist", "hostfiles")
 
@@ -55,15 +58,21 @@ def parse_hostfile(
     *,
     slots: bool = True,
     typed: bool = False,
+    follow: bool = False,
 ) -> Hostlist:
     """Hosts of a hostfile's text, in written order, each place once.
 
     source names the text in messages (``hostfile:3:1: ...``); resolve answers for ``@group``
     (default: ClusterShell); slots: whether anybody asks for them. typed: the text is one line of a
-    command, which has no number. Raises: HostfileError with every mistake, also when there is no
+    command, which has no number. follow: ``#include FILE`` names another hostfile, as for pdsh,
+    from the folder of ``source``. Raises: HostfileError with every mistake, also when there is no
     host at all.
     """
-    problems, notices, mentions = _read(text, source, resolve, slots, typed)
+    problems: list[Problem] = []
+    notices: list[str] = []
+    mentions: list[_Mention] = []
+    seen = [os.path.realpath(source)] if follow else None
+    _read(text, source, resolve, slots, typed, seen, problems, notices, mentions)
     hosts = _merged(mentions, source, problems, notices, slots)
     if problems:
         problems.sort(key=lambda one: (one.line, one.column))
@@ -102,7 +111,7 @@ def read_hosts(
     """
     if spec == "-":
         text = _bounded(stdin(), "standard input", option)
-        return parse_hostfile(text, "<stdin>", resolve, slots=slots)
+        return parse_hostfile(text, "<stdin>", resolve, slots=slots, follow=True)
     if "\0" in spec:
         raise UsageError(f"{option}: a NUL byte in the value")
     if os.path.isdir(spec):
@@ -129,12 +138,16 @@ def read_hostfile(
             if len(path) < 200
             else None,
         )
+    text = _contents(path, option)
+    return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots, follow=True)
+
+
+def _contents(path: str, option: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            text = _bounded(file.read(MOST_BYTES + 1), shown(path), option)
+            return _bounded(file.read(MOST_BYTES + 1), shown(path), option)
     except OSError as error:
         raise FileUnusable(f"{option}: {shown(path)}: {error.strerror or error}") from error
-    return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
 
 
 def items(text: str) -> list[str]:
@@ -202,18 +215,36 @@ def looks_like_path(spec: str) -> bool:
 
 
 def _read(
-    text: bytes | str, source: str, resolve: Resolve | None, slots: bool, typed: bool
-) -> tuple[list[Problem], list[str], list[_Mention]]:
-    """What each line says, and what is wrong with it; lines are not compared yet."""
-    problems: list[Problem] = []
-    notices: list[str] = []
-    mentions: list[_Mention] = []
+    text: bytes | str,
+    source: str,
+    resolve: Resolve | None,
+    slots: bool,
+    typed: bool,
+    seen: list[str] | None,
+    problems: list[Problem],
+    notices: list[str],
+    mentions: list[_Mention],
+) -> None:
+    """Add what each line says, and what is wrong with it; lines are not compared yet.
+
+    seen: the files whose lines these are; None: none may be included.
+    """
     if isinstance(text, bytes) and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         hint = "save it as UTF-8"
-        return [Problem(source, 1, 1, "", "the text is UTF-16", hint)], notices, mentions
+        problems.append(Problem(source, 1, 1, "", "the text is UTF-16", hint))
+        return
     for number, line in lines(decoded(text)):
         number = 0 if typed else number
         where = source if typed else f"{source}:{number}"
+        if seen is not None and (included := _INCLUDE.match(line)):
+            path = os.path.join(os.path.dirname(source), included[1])
+            if os.path.realpath(path) in seen or len(seen) > MOST_INCLUDED:
+                why = "included twice" if len(seen) <= MOST_INCLUDED else "too many files included"
+                raise FileUnusable(f"{where}: {shown(included[1])}: {why}")
+            seen.append(os.path.realpath(path))
+            more = _contents(path, where)
+            _read(more, path, resolve, slots, False, seen, problems, notices, mentions)
+            continue
         left = LIMIT - len(mentions)
         found = parse_line(line, left, resolve, slots=slots, origin=where)
         for bad in found.mistakes:
@@ -225,7 +256,6 @@ def _read(
         notices += [f"{where}: {notice}" if where else notice for notice in found.notices]
         for host, offset in zip(found.hosts, found.offsets, strict=True):
             mentions.append(_Mention(host, number, offset + 1, line))
-    return problems, notices, mentions
 
 
 def _merged(
@@ -239,7 +269,8 @@ def _merged(
     clashes = [(again, clash) for first, again in pairs if (clash := _contradiction(first, again))]
     clashes.sort(key=lambda one: (one[0].line, one[0].column))
     for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be a long one
-        problems.append(problem(source, again.line, again.text, clash, len(again.host.name)))
+        file = again.host.origin.rpartition(":")[0] or source
+        problems.append(problem(file, again.line, again.text, clash, len(again.host.name)))
     if len(clashes) == len(pairs) or not slots:
         return [group[0].host for group in by_place.values()]
     many = [group[0].host.name for group in by_place.values() if len(group) > 1]
@@ -254,6 +285,8 @@ def _contradiction(first: _Mention, again: _Mention) -> BadName | None:
     """Why two mentions of one place cannot both hold, or None."""
     name = first.host.name
     there = f"on line {first.line}" if first.line else "in the list"
+    if first.host.origin.rpartition(":")[0] != again.host.origin.rpartition(":")[0]:
+        there = f"in {first.host.origin}"
     if first.host.slots is not None or again.host.slots is not None:
         message = f"{name} is already {there}, and one of them has a slot count"
         hint = f"keep one line; the other reads: {display(first.text, 80).strip()}"

@@ -412,3 +412,47 @@ def test_slots_and_groups_count_wherever_hosts_are_read(tmp_path: Path) -> None:
         ]  # fmt: skip
     assert brief(read_hostfile(str(path), "-H", members)) == [("g1", 2), ("g2", 2)]
     assert parse_inline("h gpus=0-3", slots=False).hosts == (Host("h", origin="-H"),)
+
+
+INCLUDES = {
+    "a": "n1\n#include b\nn4 slots=2\n", "b": "n2\n#include sub/c\n# include x\n#include the new\n",
+    "sub/c": "n3\n", "own": "n1\n#include own\n", "round": "#include back\n",
+    "back": "#include round\n", "gone": "n1\n#include no\n", "twice": "n1 slots=3\n#include a\n",
+    "wrong": "#include sub/w\n", "sub/w": "n1\nn_ [\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("a", ["n1", "n2", "n3", "n4"]),
+        ("own", "own:2: 'own': included twice"),
+        ("round", "back:1: 'round': included twice"),
+        ("gone", "gone:2: 'no': No such file or directory"),
+        ("twice", "a:1:1: n1 is already in twice:1, and one of them has a slot count"),
+        ("wrong", "sub/w:2:4: "),
+    ],
+)
+def test_files_that_a_file_includes_as_for_pdsh(
+    name: str, said: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    for file, text in INCLUDES.items():
+        (tmp_path / file).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    if isinstance(said, list):
+        assert [host.name for host in read_hostfile(name, "-H").hosts] == said
+        found = read_hosts("-", lambda: INCLUDES[name].encode())
+        assert [host.name for host in found.hosts] == said
+        assert [host.name for host in parse_hostfile(INCLUDES[name], "f").hosts] == ["n1", "n4"]
+        return
+    with pytest.raises(UsageError) as caught:
+        read_hostfile(name, "-H")
+    assert str(caught.value).startswith(str(said))
+
+
+def test_a_chain_of_files_has_an_end(tmp_path: Path) -> None:
+    for n in range(200):
+        (tmp_path / f"f{n}").write_text(f"n{n}\n#include f{n + 1}\n")
+    with pytest.raises(UsageError, match="too many files included"):
+        read_hostfile(str(tmp_path / "f0"), "-H")
