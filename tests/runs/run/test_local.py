@@ -61,7 +61,8 @@ class TestLines:
             "while at<len(data): at+=os.write(1+r%2,data[at:at+4097])\n"
             "open('expect-%d'%r,'wb').write(data)\n"
         )
-        done = desk.run("--log-dir", "logs", "-H", "localhost:4", script(desk.folder, program))
+        words = ("--log-dir", "logs", "-H", "localhost:4", script(desk.folder, program))
+        done = desk.run(*words, text=False)
         assert done.returncode == 0, done.stderr
         logs = desk.folder / "logs" / "latest"
         for rank in range(4):
