@@ -9,16 +9,20 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 from dispatcher.model.errors import CannotTranslate, UsageError
-from dispatcher.model.names import shown
+from dispatcher.model.hostset import split_list
+from dispatcher.model.names import MOST_RANKS, digits, shown
+from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.plan.job.node_launchers import NAMES
 from dispatcher.plan.job.placement import parse_mapping
-from dispatcher.plan.job.request import parse_nproc
-from dispatcher.plan.variables import RESERVED_NAMES
+from dispatcher.plan.job.request import parse_nproc, parse_seconds, parse_stdin
+from dispatcher.plan.variables import RESERVED_NAMES, check_variable
 
 #: the values of a flag to words for dispatch; None: it is not needed there
 Becomes = Callable[..., Sequence[str] | None]
@@ -63,26 +67,39 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 ReadFile = Callable[[str], str]
 
 
-def translate(words: Sequence[str], read: ReadFile | None = None) -> Line:
-    """The dispatch command line that does what ``words`` do. read: for mpirun's ``-configfile``.
+def translate(words: Sequence[str], read: ReadFile | None = None, pythonpath: str = "") -> Line:
+    """The dispatch command line that does what ``words`` do.
 
-    Variables may stand before the launcher, as for a shell or ``env``. Raises: UsageError for a
-    launcher or a flag that is not known, or cannot be met.
+    ``read`` reads the files that they name; ``pythonpath`` is the user's own. Variables may come
+    before the launcher, as for a shell or ``env``. Raises: UsageError for a launcher or a flag that
+    is not known, or cannot be met.
     """
     variables, words = assigned(words)
     name, rest = _launcher(words)
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
         raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
-    exports = [(one, tuple(_export(one))) for one in variables]
-    told = tuple(Reason((one,), to, "all ranks get it" if to else _OURS) for one, to in exports)
-    if _LAUNCHERS[name] is _mpirun_line:  # each of its programs gets them
-        named = [word for one in variables for word in ("-genv", *one.split("=", 1))]
-        line = _mpirun_line([*named, *rest], read)
-        return replace(line, reasons=(*told, *line.reasons[len(told) :]))
-    line = _LAUNCHERS[name](rest)
-    options = (word for one in told for word in one.words)
-    return Line((*options, *line.options), line.program, (*told, *line.reasons))
+    told: list[Reason] = []
+    named: list[str] = []  # for mpirun, which gives them to each of its programs
+    for one in variables:
+        key, _, value = one.partition("=")
+        flag = SETTINGS.get(key) or Flag(lambda v, k=key: _export(f"{k}={v}"))
+        if key.startswith("PET_") and "torch" in name:
+            option = "--" + key[4:].lower().replace("_", "-")
+            is_switch = option in TORCHRUN and not TORCHRUN[option].values
+            more = [option] * (value != "0") if is_switch else [f"{option}={value}"]
+            rest, flag = [*more, *rest], Flag(_gone, f"as {' '.join(more)} of torchrun")
+        told.append(_first([one], {key: flag}, name))
+        if _LAUNCHERS[name] is _mpirun_line and told[-1].words[:1] == ("-x",):
+            named += ["-genv", *told[-1].words[1].split("=", 1)]
+        pythonpath = value if key == "PYTHONPATH" else pythonpath
+    line = _LAUNCHERS[name]([*named, *rest], read)
+    is_module, is_program = "-m" in line.options, "--no-python" in line.options
+    if name in ("deepspeed", "ds") and (is_program or ("/" in line.program[0] and not is_module)):
+        why = "on several hosts deepspeed has Python look in this folder first"
+        told.append(Reason((), ("-x", f"PYTHONPATH=.:{pythonpath}".rstrip(":")), why))
+    options = [w for one in told if not (named and one.words[:1] == ("-x",)) for w in one.words]
+    return Line((*options, *line.options), line.program, (*told, *line.reasons[len(named) // 3 :]))
 
 
 def is_known(words: Sequence[str]) -> bool:
@@ -155,10 +172,12 @@ def _add(reason: Reason, reasons: list[Reason], who: str) -> None:
 def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
     """What becomes of the flag that ``words`` begin with. Raises: UsageError."""
     name, equals, value = words[0].partition("=")
-    flag = table.get(name.replace("_", "-"))
+    flag = table.get(name.replace("_", "-"), table.get(name))
+    if flag is None and table is SRUN and name[:1] != name[1:2] and name[:2] in SRUN:  # -N2
+        return _first([f"{name[:2]}={words[0][2:]}"], table, who)
     if flag is None:
         raise CannotTranslate(f"{who}: {name}: not known here", hint="leave it out and ask again")
-    if equals and flag.values != 1:
+    if equals and flag.values != 1 and flag.becomes is not _gone:
         raise CannotTranslate(f"{who}: {name} takes no value after =")
     count = 1 if equals else 1 + flag.values
     if len(words) < count:
@@ -166,10 +185,21 @@ def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
     written = tuple(words[:count])
     try:
         became = flag.becomes(*([value] if equals else written[1:])) or ()
-    except UsageError as error:
-        message = f"{who}: {' '.join(written)}: {error.message}"
-        raise CannotTranslate(message, hint=error.hint) from None
+    except (UsageError, ValueError) as error:
+        message = f"{who}: {' '.join(written)}: {error}"
+        raise CannotTranslate(message, hint=getattr(error, "hint", None)) from None
     return Reason(written, tuple(became), flag.why or ("" if became else _OURS))
+
+
+def _given(words: Sequence[str], table: Mapping[str, Flag]) -> dict[str, str]:
+    """The flags that ``words`` begin with, and the value of each."""
+    found: dict[str, str] = {}
+    at = 0
+    while at < len(words) and (flag := table.get(words[at].partition("=")[0].replace("_", "-"))):
+        name, equals, value = words[at].partition("=")
+        found[name.replace("_", "-")] = value if equals else "".join(words[at + 1 : at + 2])
+        at += 1 if equals else 1 + flag.values
+    return found
 
 
 def of_launcher(words: Sequence[str]) -> Reason | None:
@@ -186,6 +216,7 @@ def of_launcher(words: Sequence[str]) -> Reason | None:
 
 def _script_line(
     words: Sequence[str],
+    _: ReadFile | None = None,
     *,
     who: str,
     table: Mapping[str, Flag],
@@ -200,34 +231,86 @@ def _script_line(
     options, rest, reasons = _read(words, table, who)
     if not rest:
         raise CannotTranslate(f"{who}: no script in it")
-    given = {reason.written[0].replace("_", "-") for reason in reasons}
-    added = []
-    ranges = [value for flag, value in pairwise(options) if flag == "--nnodes" and ":" in value]
-    if ranges and "--max-restarts" not in options:
-        why = "hosts that come and go are no restarts for torchrun; here a lost one is"
-        added.append(Reason((), ("--max-restarts", "3"), why))
-    if one_rank and "--nproc-per-node" not in options:
-        why = "torchrun's default; leave it out for a rank per GPU"
-        added.append(Reason((), ("--nproc-per-node", "1"), why))
-    if local_rank is not None and local_rank[1] not in given:
-        argument = local_rank[0]
-        why = f"{who} gives scripts {argument}=N; leave it out if yours does not want it"
-        added.append(Reason((), ("--local-rank-arg", argument), why))
+    ranges = any(flag == "--nnodes" and ":" in value for flag, value in pairwise(options))
+    named, switch = local_rank or ("", "")
+    usual = (
+        (ranges, "--max-restarts", "3",
+         "hosts that come and go are no restarts for torchrun; here a lost one is"),
+        (one_rank, "--nproc-per-node", "1", "torchrun's default; leave it out for a rank per GPU"),
+        (named and switch not in _given(words, table), "--local-rank-arg", named,
+         f"{who} gives scripts {named}=N; leave it out if yours does not want it"),
+    )  # fmt: skip
+    added = [Reason((), (n, v), why) for wanted, n, v, why in usual if wanted and n not in options]
     options += [word for reason in added for word in reason.words]
-    if ":" in rest:
-        options.append("--")  # else it would stand between two programs
+    if ":" in rest or rest[0][:1] == "-" != rest[0]:
+        options.append("--")  # else a : would separate two programs
     return Line(tuple(options), tuple(rest), (*reasons, *added))
 
 
-def _accelerate_line(words: Sequence[str]) -> Line:
+def _accelerate_line(words: Sequence[str], _: ReadFile | None) -> Line:
     if not words or words[0] != "launch":
         raise CannotTranslate("accelerate: only its launch command starts ranks")
     return _script_line(words[1:], who="accelerate launch", table=ACCELERATE)
 
 
-def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
-    parts = list(_parts(_with_file(list(words), read)))
-    read_parts = [_read(part, MPIRUN, "mpirun") for part in parts]
+def _deepspeed_line(words: Sequence[str], _: ReadFile | None) -> Line:
+    launcher = _given(words, DEEPSPEED).get("--launcher", "pdsh")
+
+    def through(text: str) -> Sequence[str]:
+        options, rest, _ = _read(shlex.split(text), _THROUGH.get(launcher, {}), launcher)
+        if rest:
+            raise CannotTranslate(f"{launcher}: {rest[0]}: not known here")
+        return options
+
+    table = DEEPSPEED | {"--launcher-args": Flag(through)}
+    local_rank = ("--local_rank", "--no-local-rank")
+    return _script_line(words, who="deepspeed", table=table, local_rank=local_rank)
+
+
+def _srun_line(words: Sequence[str], _: ReadFile | None) -> Line:
+    options, rest, reasons = _read(words, SRUN, "srun")
+    how, what = program(rest, "srun")
+    return Line((*options, *how), tuple(what), tuple(reasons))
+
+
+def _sky_line(words: Sequence[str], read: ReadFile | None) -> Line:
+    """A task of SkyPilot: its ``run``, by bash, once on each host."""
+    _, rest, reasons = _read(words[1:], SKY, "sky")
+    if words[:1] not in (["launch"], ["exec"]) or len(rest) != 1 or read is None:
+        raise CannotTranslate("sky: only a file of a task", hint="sky launch task.yaml")
+    task = dict(re.findall(r"^(\w+):(.*(?:\n(?:[ \t].*)?)*)", read(rest[0]), re.MULTILINE))
+    head, _, body = task.get("run", "").partition("\n")
+    run = textwrap.dedent(body).rstrip() if head.strip() in ("|", "|-") else head.strip()
+    for form, ours in _SKYS:
+        run = re.sub(form, ours, run)
+    for word in ("SKYPILOT_", *(f"{{{name}}}" for name in NAMES), *(task.keys() - TASK)):
+        if not run or run[0] in ">|\"'" or word in run or word in task:
+            raise CannotTranslate(f"{rest[0]}: {word if run else 'run'}: cannot be met by dispatch")
+    for key, text in task.items():
+        became = ["--per-node", "--no-python"] if key == "run" else []
+        if key == "num_nodes" and "--num-nodes" not in _given(words[1:], SKY):
+            became = [*_nnodes(text.partition("#")[0].strip())]
+        for name, value in re.findall(r"^[ \t]+(\w+):(.*)", text * (key == "envs"), re.MULTILINE):
+            became += _export("=".join([name, *shlex.split(value, comments=True)]))
+        reasons.append(Reason((f"{key}:",), tuple(became), TASK[key]))
+    options = (word for one in reasons for word in one.words)
+    return Line(tuple(options), ("bash", "-c", run), tuple(reasons))
+
+
+def _mpirun_line(words: Sequence[str], read: ReadFile | None) -> Line:
+    words = _with_file(list(words), read)
+    colons = [-1, *(at for at, word in enumerate(words) if word == ":"), len(words)]
+    parts = [words[one + 1 : other] for one, other in pairwise(colons)]
+    table = MPIRUN
+    for flags in [_given(part, MPIRUN) for part in parts]:
+        if _LISTS.intersection(flags):  # of Open MPI
+            picks = Flag(_gone, "-host picks some of its hosts, a slot a name")
+            table = table | dict.fromkeys(_FILES, picks)
+        if _EACH.intersection(flags):
+            table = table | {"-hosts": MPIRUN["-f"]}
+        elif len(parts) == 1:
+            table = table | {"-f": Flag(partial(_hydra_file, read), _TURNS)}
+    read_parts = [_read(part, table, "mpirun") for part in parts]
     made = [program(rest, "mpirun") for _, rest, _ in read_parts]
     reasons = tuple(reason for _, _, told in read_parts for reason in told)
     if len(parts) == 1:
@@ -253,27 +336,10 @@ def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
     return Line((*options, *own[0], *how), (*what, *more), reasons)
 
 
-def _parts(words: Sequence[str]) -> Iterator[list[str]]:
-    """What stands between the ``:`` of ``words``."""
-    part: list[str] = []
-    for word in words:
-        if word == ":":
-            yield part
-            part = []
-        else:
-            part.append(word)
-    yield part
-
-
 def _with_file(words: list[str], read: ReadFile | None) -> list[str]:
     """``words`` with the lines of ``-configfile`` or ``--app`` in their place, a program each."""
-    at = 0
-    while at < len(words) and words[at] not in _APP_FILES:
-        name, equals, _ = words[at].partition("=")
-        flag = MPIRUN.get(name.replace("_", "-"))
-        if flag is None:  # the program, whose own words may be called so as well
-            return words
-        at += 1 if equals else 1 + flag.values
+    named = [flag for flag in _given(words, MPIRUN) if flag in _APP_FILES]  # not the program's own
+    at = words.index(named[0]) if named and named[0] in words else len(words)
     if read is None or at + 1 >= len(words):
         return words
     found: list[str] = []
@@ -299,13 +365,17 @@ def _to(*words: str) -> Becomes:
     return lambda *values: (*words, *values)
 
 
+def _switch(*words: str) -> Flag:
+    return Flag(_to(*words), values=0)
+
+
 def _gone(*_: str) -> None:
     """The flag has no counterpart and needs none."""
 
 
 def _refuse(hint: str) -> Becomes:
-    def becomes(*_: str) -> Sequence[str]:
-        raise CannotTranslate("cannot be met by dispatch", hint=hint)
+    def becomes(*values: str) -> Sequence[str]:
+        raise CannotTranslate("cannot be met by dispatch", hint=hint.format(*values))
 
     return becomes
 
@@ -314,12 +384,62 @@ def _variable(name: str, fixed: str | None = None) -> Becomes:
     return lambda *values: ("-x", f"{name}={fixed if fixed is not None else values[0]}")
 
 
-def _nproc(value: str) -> Sequence[str]:
-    return ("--nproc-per-node", str(parse_nproc(value)))
+def _checked(flag: str, parse: Callable[[str, str], object]) -> Becomes:
+    """``flag`` and the value, if ``parse`` takes that."""
+    return lambda value: (flag, value) if parse(value, flag) is not None else ()
+
+
+def _count(flag: str, low: int = 1, high: int = MOST_RANKS) -> Becomes:
+    return _checked(flag, partial(digits, low=low, high=high))
+
+
+def _nnodes(value: str) -> Sequence[str]:
+    least, colon, most = value.partition(":")
+    low = digits(least, "--nnodes", 1, MOST_RANKS)
+    digits(most if colon else least, "--nnodes", low, MOST_RANKS)
+    return ("--nnodes", value)
+
+
+def _ssh_args(value: str) -> Sequence[str]:
+    port = re.fullmatch(r"-p\s*([0-9]+)", value.strip())
+    return ("--ssh-port", port[1]) if port else ("--rsh", f"ssh {value.strip()} {{host}}")
+
+
+def _one_of(flag: str, known: Mapping[str, str]) -> Becomes:
+    """``flag`` and the word that ``known`` has for the value."""
+
+    def becomes(value: str) -> Sequence[str]:
+        if value not in known:
+            raise CannotTranslate("cannot be met by dispatch", hint=f"known: {', '.join(known)}")
+        return (flag, known[value])
+
+    return becomes
+
+
+def _hydra_hosts(value: str) -> Sequence[str]:
+    """Hydra deals ranks to names, a slot each, in the order written, and again from the first."""
+    parse_inline(value)
+    items = (item.partition(":") for item in value.split(","))
+    places = [name for name, _, count in items for _ in range(int(count or 1))]
+    slots = {name: places.count(name) for name in places}
+    hosts = ",".join(f"{name}:{count}" for name, count in slots.items())
+    turns = [name for n in range(len(places)) for name, count in slots.items() if count > n]
+    if places == turns:
+        more = ["--oversubscribe"] if len(places) == len(slots) else []
+        return ("-H", hosts, *more, "--map-by", "node")
+    if places != sorted(places, key=[*slots].index):
+        raise CannotTranslate("ranks would be elsewhere", hint="--rankfile FILE of dispatch")
+    return ("-H", hosts)
+
+
+def _hydra_file(read: ReadFile | None, path: str) -> Sequence[str]:
+    has_numbers = read and re.search(r"^[^#\s]+:[0-9]", read(path), re.MULTILINE)
+    return ("-H", path) if has_numbers else ("-H", path, "--oversubscribe", "--map-by", "node")
 
 
 def _hosts(value: str) -> Sequence[str]:
     """Each name of Open MPI's ``--host`` is one slot, where dispatch would count the GPUs."""
+    parse_inline(value)
     names = value.split(",")
     are_slots = len({name.partition(":")[0] for name in names}) == len(names) > 1 and all(names)
     counted = ",".join(name if ":" in name else f"{name}:1" for name in names)
@@ -352,35 +472,17 @@ def _map_by(value: str) -> Sequence[str]:
     return ["--map-by", ":".join(known), *options]
 
 
-def _rank_by(value: str) -> Sequence[str]:
-    word = value.partition(":")[0]
-    word = "slot" if word == "fill" else word
-    if word not in ("slot", "node"):
-        raise CannotTranslate("cannot be met by dispatch", hint="--rank-by slot or node")
-    return ("--rank-by", word)
-
-
 def _bind_to(value: str) -> Sequence[str]:
     word, _, more = value.partition(":")
-    target = _TARGETS.get(word)
-    if target is None or more not in ("", "overload-allowed", "if-supported"):
-        raise CannotTranslate("cannot be met by dispatch", hint=f"known: {', '.join(_TARGETS)}")
-    return ("--bind-to", target)
-
-
-def _numa_binding(value: str) -> Sequence[str]:
-    known = {"node": "gpu", "exclusive": "core"}
-    if value not in known:
-        raise CannotTranslate("cannot be met by dispatch", hint="--bind-to gpu or core")
-    return ("--bind-to", known[value])
+    target = word if more in ("", "overload-allowed", "if-supported") else value
+    return _one_of("--bind-to", _TARGETS)(target) or ()
 
 
 def _mca(name: str, value: str) -> Sequence[str] | None:
     if name in ("plm_rsh_agent", "plm_ssh_agent"):
         return ("--rsh", value)
-    port = re.match(r"-p\s*([0-9]+)\Z", value)
-    if name in ("plm_rsh_args", "plm_ssh_args") and port:
-        return ("--ssh-port", port[1])
+    if name in ("plm_rsh_args", "plm_ssh_args"):
+        return _ssh_args(value)
     if name in ("btl_tcp_if_include", "oob_tcp_if_include") and not {"/", ","} & set(value):
         return ("--iface", value)
     if name in ("orte_default_hostfile", "prte_default_hostfile"):
@@ -395,94 +497,95 @@ def _export(text: str) -> Sequence[str]:
     """Words for ``NAME`` or ``NAME=VALUE``; none for what ``-x`` refuses, as dispatch sets it."""
     name, _, value = text.partition("=")
     if name == "MASTER_PORT" and value:
-        return ("--master-port", value)
-    return () if name in RESERVED_NAMES else ("-x", text)
+        return _PORT(value) or ()
+    return () if name in RESERVED_NAMES else ("-x", text.replace(name, check_variable(name), 1))
 
 
 def _variables(value: str) -> Sequence[str]:
-    return [word for name in value.split(",") if name for word in _export(name)]
+    names = (name for name in value.split(",") if name not in ("", "ALL", "NONE"))  # srun's two
+    return [word for name in names for word in _export(name)]
 
 
+_PORT = _count("--master-port", high=65535)
+_STDIN = Flag(_checked("--stdin", parse_stdin))
+_LIMIT = Flag(_checked("--time-limit", parse_seconds))
+_rank_by = _one_of("--rank-by", {"slot": "slot", "fill": "slot", "node": "node"})
 #: Hydra's variables for all programs
 _FOR_ALL = ("-genv", "-genvlist")
+#: where Open MPI has hosts, and Hydra the number of ranks of each
+_FILES = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
+_LISTS = {"-H", "-host", "--host"}
+_EACH = {"-ppn", "-perhost", "--ppn"}
 _APP_FILES = ("-configfile", "--configfile", "--app", "-app")
 _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
 _OURS = "dispatch sets it itself"
+_BATCH = "sbatch and salloc ask for it; dispatch takes what that job has"
+_THERE = "the hosts are there"
+_SIGNALS = "INT, TERM, HUP, QUIT, USR1 and USR2 reach the ranks"
+_TURNS = "a name is a slot; they are taken in turn"
 #: MCA parameters, of Open MPI to 4.1 and of PRRTE, for where its launcher has ranks run
 _PLACING = ("rmaps_", "hwloc_base_binding_policy", "hwloc_default_binding_policy")
 #: mpirun's words for what ranks are dealt to, where ours are others
 _UNITS = {"package": "socket", "cpu": "core"}
 #: mpirun's and Hydra's words for what ranks are bound to
-_TARGETS = {
-    "none": "none", "core": "core", "cpu": "core", "numa": "numa", "socket": "socket",
-    "package": "socket", "board": "none", "machine": "none",
-}  # fmt: skip
+_TARGETS = {word: word for word in ("none", "core", "numa", "socket")}
+_TARGETS |= {"cpu": "core", "package": "socket", "board": "none", "machine": "none"}
 
 TORCHRUN = _by_name({
-    "--nnodes": Flag(_to("--nnodes"), "a range is the least and the most number of hosts"),
-    "--nproc-per-node": Flag(_nproc),
+    "--nnodes": Flag(_nnodes, "a range is the least and the most number of hosts"),
+    "--nproc-per-node": Flag(_checked("--nproc-per-node", parse_nproc)),
     "--node-rank --group-rank": Flag(_gone, _ALL),
-    "--master-addr": Flag(_gone, _RENDEZVOUS),
-    "--master-port": Flag(_to("--master-port")),
-    "--rdzv-endpoint": Flag(_endpoint, _RENDEZVOUS),
+    "--master-addr": Flag(_gone, _RENDEZVOUS), "--rdzv-endpoint": Flag(_endpoint, _RENDEZVOUS),
     "--rdzv-backend --rdzv-id --rdzv-conf --local-addr": Flag(_gone, _RENDEZVOUS),
+    "--master-port": Flag(_PORT), "--shutdown-timeout": Flag(_checked("--grace", parse_seconds)),
     "--standalone": Flag(_to("-H", "localhost"), "on this machine", 0),
-    "--max-restarts": Flag(_to("--max-restarts"), "all ranks of all hosts start again"),
+    "--max-restarts": Flag(_count("--max-restarts", 0), "all ranks of all hosts start again"),
     "--log-dir": Flag(_to("--log-dir"), "one file a rank of the world, of all hosts, here"),
     "-r --redirects -t --tee": Flag(_gone, "every line is shown; --log-dir keeps them all"),
     "--role --monitor-interval --start-method --event-log-handler": Flag(_gone, _ALL),
     "--local-ranks-filter": Flag(_gone, "see --only-ranks, which counts over all hosts"),
-    "--shutdown-timeout": Flag(_to("--grace")),
-    "--signals-to-handle": Flag(_gone, "INT, TERM, HUP, QUIT, USR1 and USR2 reach the ranks"),
-    "-m --module": Flag(_to("-m"), values=0),
-    "--no-python": Flag(_to("--no-python"), values=0),
+    "--signals-to-handle": Flag(_gone, _SIGNALS),
+    "-m --module": _switch("-m"), "--no-python": _switch("--no-python"),
     "--run-path": Flag(_refuse("name the script itself"), values=0),
-    "--numa-binding": Flag(_numa_binding, "node is gpu, exclusive is core; without numactl"),
+    "--numa-binding": Flag(_one_of("--bind-to", {"node": "gpu", "exclusive": "core"}),
+                           "node is gpu, exclusive is core; without numactl"),
     "--virtual-local-rank": Flag(_to("--devices", "rank"), "each rank sees one GPU", 0),
 })  # fmt: skip
 
 LAUNCH = TORCHRUN | {"--use-env": Flag(_gone, "LOCAL_RANK is always in the environment", 0)}
 
 DEEPSPEED = _by_name({
-    "-H --hostfile": Flag(_to("-H")),
-    "-i --include": Flag(_to("--include")),
-    "-e --exclude": Flag(_to("--exclude")),
-    "--num-nodes": Flag(_to("--nnodes")),
-    "--num-gpus --num-accelerators": Flag(_to("--nproc-per-node")),
-    "--master-addr": Flag(_to("--master-addr")),
-    "--master-port": Flag(_to("--master-port")),
-    "--node-rank": Flag(_gone, _ALL),
-    "--launcher --launcher-args": Flag(_gone, _LAUNCHER),
-    "--module": Flag(_to("-m"), values=0),
-    "--no-python": Flag(_to("--no-python"), values=0),
+    "-H --hostfile": Flag(_to("-H")), "--ssh-port": Flag(_count("--ssh-port", high=65535)),
+    "-i --include": Flag(_to("--include")), "-e --exclude": Flag(_to("--exclude")),
+    "--num-nodes --max-elastic-nodes": Flag(_nnodes),
+    "--min-elastic-nodes": Flag(_count("--min-nodes")),
+    "--num-gpus --num-accelerators": Flag(_count("--nproc-per-node")),
+    "--master-addr": Flag(_to("--master-addr")), "--master-port": Flag(_PORT),
+    "--node-rank": Flag(_gone, _ALL), "--launcher --launcher-args": Flag(_gone, _LAUNCHER),
+    "--module": _switch("-m"), "--no-python": _switch("--no-python"),
     "--no-local-rank": Flag(_gone, "no --local_rank is added to the script's words", 0),
     "--no-ssh --no-ssh-check --force-multi": Flag(_gone, _ALL, 0),
     "--save-pid": Flag(_gone, "dispatch jobs knows the job; dispatch kill ends it", 0),
-    "--enable-each-rank-log": Flag(_to("--log-dir")),
-    "--ssh-port": Flag(_to("--ssh-port")),
+    "--enable-each-rank-log": Flag(_to("--log-dir")), "-q --quiet": _switch("--quiet"),
     "--log-level": Flag(_gone, "-v says more, -q less"),
-    "-q --quiet": Flag(_to("--quiet"), values=0),
     "--bind-cores-to-rank": Flag(_to("--bind-to", "core"), "cores of its own, and threads", 0),
     "--bind-core-list": Flag(_gone, "by taskset -c on the host; ranks stay inside"),
     "--venv-script": Flag(_refuse("--python /path/to/venv/bin/python")),
     "--autotuning": Flag(_refuse("run the tuner by deepspeed itself")),
     "--elastic-training": Flag(_to("--max-restarts", "100"), values=0),
-    "--min-elastic-nodes": Flag(_to("--min-nodes")),
-    "--max-elastic-nodes": Flag(_to("--nnodes")),
 })  # fmt: skip
 
 #: what ``Accelerator()`` reads goes into the environment
 ACCELERATE = _by_name({
-    "--num-processes": Flag(_to("--np"), "the world's size, as there"),
-    "--num-machines": Flag(_to("--nnodes")),
-    "--machine-rank": Flag(_gone, _ALL),
+    "--num-processes": Flag(_count("--np"), "the world's size, as there"),
+    "--num-machines": Flag(_nnodes), "--machine-rank": Flag(_gone, _ALL),
     "--main-process-ip": Flag(_gone, "dispatch proves an address of host 0"),
-    "--main-process-port": Flag(_to("--master-port")),
+    "--main-process-port": Flag(_PORT), "-t --tee": Flag(_gone, "every line is shown"),
     "--multi-gpu --same-network": Flag(_gone, "that is how dispatch runs", 0),
     "--rdzv-backend --rdzv-conf --monitor-interval --role": Flag(_gone, _ALL),
-    "--max-restarts": Flag(_to("--max-restarts")),
+    "--max-restarts": Flag(_count("--max-restarts", 0)), "--log-dir": Flag(_to("--log-dir")),
     "--mixed-precision": Flag(_variable("ACCELERATE_MIXED_PRECISION")),
     "--dynamo-backend": Flag(lambda v: ("-x", f"ACCELERATE_DYNAMO_BACKEND={v.upper()}")),
     "--gradient-accumulation-steps": Flag(_variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")),
@@ -493,84 +596,121 @@ ACCELERATE = _by_name({
     "--deepspeed-hostfile": Flag(_to("-H")),
     "--deepspeed-inclusion-filter": Flag(_to("--include")),
     "--deepspeed-exclusion-filter": Flag(_to("--exclude")),
-    "--deepspeed-multinode-launcher": Flag(_gone, _LAUNCHER),
-    "--log-dir": Flag(_to("--log-dir")),
-    "-t --tee": Flag(_gone, "every line is shown"),
-    "-m --module": Flag(_to("-m"), values=0),
-    "--no-python": Flag(_to("--no-python"), values=0),
-    "-q --quiet": Flag(_to("--quiet"), values=0),
+    "--deepspeed-multinode-launcher": Flag(_gone, _LAUNCHER), "-m --module": _switch("-m"),
+    "--no-python": _switch("--no-python"), "-q --quiet": _switch("--quiet"),
     "--use-fsdp": Flag(_refuse("build FullyShardedDataParallelPlugin in the script, "
                                "or give its FSDP_* with -x"), values=0),
     "--config-file": Flag(_refuse("dispatch -H hostfile --launcher accelerate -- "
-                              "--config_file FILE train.py")),
+                                  "--config_file {0} train.py")),
     "--gpu-ids": Flag(_refuse("--include host:0,2")),
 })  # fmt: skip
 
 #: Open MPI's (also PRRTE's) and Hydra's (MPICH, Intel MPI)
 MPIRUN = _by_name({
-    "-n -np --n --np -c": Flag(_to("--np")),
+    "-n -np --n --np -c": Flag(_count("--np")),
     "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
     "-H -host --host": Flag(_hosts, "a slot a name, unless a number says more"),
-    "-hosts --hosts": Flag(_to("-H")),
-    "-x": Flag(_export),
+    "-hosts --hosts": Flag(_hydra_hosts, _TURNS), "-x": Flag(_export),
     "-genv -env": Flag(lambda name, value: _export(f"{name}={value}"), values=2),
     "-genvlist -envlist": Flag(_variables),
     "-genvall -envall": Flag(_gone, "exports are named one by one", 0),
     "-genvnone -envnone": Flag(_gone, "only what dispatch sets and -x names", 0),
-    "-npernode --npernode -N -ppn -perhost --ppn": Flag(_to("--nproc-per-node")),
-    "-pernode --pernode": Flag(_to("--nproc-per-node", "1"), values=0),
+    "-npernode --npernode -N -ppn -perhost --ppn": Flag(_count("--nproc-per-node")),
+    "-pernode --pernode": _switch("--nproc-per-node", "1"),
     "-map-by --map-by": Flag(_map_by, "bound there, too, unless --bind-to says otherwise"),
-    "-bynode --bynode": Flag(_to("--map-by", "node"), values=0),
-    "-byslot --byslot": Flag(_to("--map-by", "slot"), values=0),
+    "-bynode --bynode": _switch("--map-by", "node"),
+    "-byslot --byslot": _switch("--map-by", "slot"),
     "-rank-by --rank-by": Flag(_rank_by),
     "-rf --rankfile -rankfile": Flag(_to("--rankfile"), "as many ranks as it has places for"),
     "--cpus-per-proc --cpus-per-rank -cpus-per-proc": Flag(_refuse("--bind-to core")),
     "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
-    "-report-bindings --report-bindings": Flag(_to("--report-bindings"), values=0),
-    "-oversubscribe --oversubscribe": Flag(_to("--oversubscribe"), values=0),
+    "-report-bindings --report-bindings": _switch("--report-bindings"),
+    "-oversubscribe --oversubscribe": _switch("--oversubscribe"),
     "-mca --mca --gmca -gmca --prtemca": Flag(_mca, "a variable for the library", 2),
     "--allow-run-as-root -allow-run-as-root": Flag(_gone, "nobody asks", 0),
-    "-tag-output --tag-output -l -prepend-rank": Flag(_gone, "as dispatch does", 0),
-    "-timestamp-output --timestamp-output": Flag(_to("--timestamps"), values=0),
+    "-tag-output --tag-output -l -prepend-rank -nooversubscribe --nooversubscribe": Flag(
+        _gone, "as dispatch does", 0),
+    "-timestamp-output --timestamp-output": _switch("--timestamps"),
     "-output-filename --output-filename": Flag(_to("--log-dir")),
-    "-wdir --wdir -wd": Flag(_to("--chdir")),
-    "-iface": Flag(_to("--iface")),
+    "-output --output": Flag(_refuse("--log-dir DIR, --timestamps")),
+    "-display-map --display-map": Flag(_gone, "--dry-run shows where ranks will run", 0),
+    "-merge-stderr-to-stdout --merge-stderr-to-stdout": Flag(_gone, "write 2>&1 behind it", 0),
+    "-timeout --timeout": _LIMIT,
+    "--forward-signals": Flag(_gone, _SIGNALS),
+    "-wdir --wdir -wd": Flag(_to("--chdir")), "-iface": Flag(_to("--iface")),
     "-launcher -bootstrap -rmk": Flag(_gone, _LAUNCHER),
     "-launcher-exec -bootstrap-exec": Flag(_to("--rsh")),
-    "-q -quiet --quiet": Flag(_to("--quiet"), values=0),
-    "-v -verbose --verbose -d --debug-daemons": Flag(_to("--verbose"), values=0),
+    "-q -quiet --quiet": _switch("--quiet"),
+    "-v -verbose --verbose -d --debug-daemons": _switch("--verbose"),
     "--prefix -prefix -path": Flag(_gone, "the ranks' PATH is the login node's; see -x PATH"),
-    "-stdin --stdin -s": Flag(_to("--stdin")),
+    "-stdin --stdin -s": _STDIN,
     "-configfile --configfile --app -app": Flag(_refuse("give its lines with : between them")),
 })  # fmt: skip
 
+SRUN = _by_name({
+    "-n --ntasks": Flag(_count("--np")), "-N --nodes": Flag(_count("--nnodes")),
+    "--ntasks-per-node": Flag(_count("--nproc-per-node")), "-i --input": _STDIN,
+    "-w --nodelist": Flag(lambda v: ("-H" if "/" in v else "-w", v)),
+    "-x --exclude": Flag(lambda v: ("--exclude", "@".join(one for one, _ in split_list(v)))),
+    "-D --chdir": Flag(_to("--chdir")), "--signal": Flag(_to("--signal")),
+    "-t --time": Flag(lambda v: ("--time-limit", f"{v}m" if v.isdigit() else v), "minutes there"),
+    "-c --cpus-per-task": Flag(lambda _: ("--bind-to", "core"), "an equal share of the cores"),
+    "--cpu-bind": Flag(_one_of("--bind-to", {
+        "none": "none", "no": "none", "cores": "core", "sockets": "socket", "ldoms": "numa"})),
+    "-m --distribution": Flag(_one_of("--map-by", {"block": "slot", "cyclic": "node"})),
+    "--export": Flag(_variables, "docs/guides/environment.md lists the others"),
+    "-O --overcommit": _switch("--oversubscribe"), "-Q --quiet": _switch("--quiet"),
+    "-v --verbose": _switch("--verbose"), "-J --job-name --mpi": Flag(_gone, _OURS),
+    "-l --label -u --unbuffered -K --kill-on-bad-exit": Flag(_gone, "as dispatch does", 0),
+    "-o --output -e --error": Flag(_refuse("--log-dir DIR of dispatch, or > {0}")),
+    "--multi-prog": Flag(_refuse("--app FILE of dispatch, a line a program"), values=0),
+    "-p --partition -A --account -q --qos -C --constraint --mem --mem-per-cpu --mem-per-gpu --gres "
+    "-G --gpus --gpus-per-node --gpus-per-task --reservation": Flag(_gone, _BATCH),
+    "--exclusive --overlap --exact": Flag(_gone, _BATCH, 0),
+})  # fmt: skip
+
+SKY = _by_name({
+    "-c --cluster -n --name": Flag(_gone, _THERE), "-y --yes": Flag(_gone, "nobody asks", 0),
+    "-d --detach-run": _switch("--detach"), "--num-nodes": Flag(_nnodes), "--env": Flag(_export),
+})  # fmt: skip
+#: the keys of SkyPilot's tasks, and why they become what they do
+TASK = {
+    "name": _THERE, "resources": _THERE, "num_nodes": "", "envs": "", "run": "once on each host",
+    "setup": "NOT DONE: run it before, by dispatch exec --script",
+    "workdir": "NOT DONE: --sync sends this folder", "file_mounts": "NOT DONE: see dispatch put",
+}  # fmt: skip
+#: SkyPilot's variables as dispatch has them for one process a host
+_SKYS = (
+    (r'echo "?\$\{?SKYPILOT_NODE_IPS\}?"? *\| *head -n ?1\b', "echo $MASTER_ADDR"),
+    (r"\bSKYPILOT_NODE_RANK\b", "NODE_RANK"), (r"\bSKYPILOT_NUM_NODES\b", "NNODES"),
+    (r"\bSKYPILOT_NUM_GPUS_PER_NODE\b", "NPROC_PER_NODE"),
+)  # fmt: skip
+
+#: DeepSpeed's launchers whose own words are known
+_THROUGH = dict.fromkeys(("openmpi", "mpich", "impi"), MPIRUN) | {"slurm": SRUN}
+
+#: variables that launchers themselves read
+SETTINGS = _by_name({
+    "PYTHON_EXEC": Flag(_to("--python")), "MPIEXEC_TIMEOUT": _LIMIT,
+    "DS_ENV_FILE": Flag(_to("--env-file")), "PDSH_SSH_ARGS PDSH_SSH_ARGS_APPEND": Flag(_ssh_args),
+    "PDSH_RCMD_TYPE HYDRA_LAUNCHER HYDRA_BOOTSTRAP HYDRA_RMK": Flag(_gone, _LAUNCHER),
+})  # fmt: skip
+
 _TABLES = {
-    "torchrun": TORCHRUN, "deepspeed": DEEPSPEED, "accelerate launch": ACCELERATE, "mpirun": MPIRUN,
+    "torchrun": TORCHRUN, "deepspeed": DEEPSPEED, "accelerate launch": ACCELERATE,
+    "mpirun": MPIRUN, "srun": SRUN,
 }  # fmt: skip
 
 _torchrun_line = partial(_script_line, who="torchrun", table=TORCHRUN, one_rank=True)
-_deepspeed_line = partial(
-    _script_line, who="deepspeed", table=DEEPSPEED, local_rank=("--local_rank", "--no-local-rank")
-)
 
-_LAUNCHERS: dict[str, Callable[[Sequence[str]], Line]] = {
-    "torchrun": _torchrun_line,
-    "torch.distributed.run": _torchrun_line,
+_LAUNCHERS: dict[str, Callable[[Sequence[str], ReadFile | None], Line]] = {
+    "torchrun": _torchrun_line, "torch.distributed.run": _torchrun_line,
     "torch.distributed.launch": partial(
-        _script_line,
-        who="torch.distributed.launch",
-        table=LAUNCH,
-        one_rank=True,
-        local_rank=("--local-rank", "--use-env"),
-    ),
-    "deepspeed": _deepspeed_line,
-    "ds": _deepspeed_line,
-    "accelerate": _accelerate_line,
+        _script_line, who="torch.distributed.launch", table=LAUNCH, one_rank=True,
+        local_rank=("--local-rank", "--use-env")),
+    "deepspeed": _deepspeed_line, "ds": _deepspeed_line, "accelerate": _accelerate_line,
+    "srun": _srun_line, "sky": _sky_line,
     **dict.fromkeys(
-        (
-            "mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi",
-            "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra",
-        ),
-        _mpirun_line,
-    ),
+        ("mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi",
+         "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"), _mpirun_line),
 }  # fmt: skip

@@ -120,11 +120,9 @@ def check_variable(name: str) -> str:
         raise BadName(f"not a variable name: {shown(name)}", right, "write NAME=VALUE")
     if is_reserved(name):
         hints = {
-            "MASTER_ADDR": "use --master-addr",
-            "MASTER_PORT": "use --master-port",
-            "WORLD_SIZE": "use --np",
-            "LOCAL_WORLD_SIZE": "use --nproc-per-node",
-        }
+            "MASTER_ADDR": "use --master-addr", "MASTER_PORT": "use --master-port",
+            "WORLD_SIZE": "use --np", "LOCAL_WORLD_SIZE": "use --nproc-per-node",
+        }  # fmt: skip
         raise BadName(f"{name} is set by dispatch and cannot be given", hint=hints.get(name))
     return name
 

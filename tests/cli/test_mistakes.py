@@ -123,9 +123,10 @@ def asked(
          "without --launcher  # dispatch is the launcher"),
         # never the opposite, nor a flag for what has a value, nor an option as a value
         ("dispatch -H n1 --nooversubscribe a.py", "--nooversubscribe: no such option",
-         "dispatch --help"),
+         "without --nooversubscribe  # as dispatch does"),
         ("dispatch exec -w n1 --stdn=x true", "--stdn: no such option", "dispatch exec --help"),
-        ("dispatch -s -np 2 -H n1 a.py", "-s: no such option", "dispatch --help"),
+        ("dispatch -s -np 2 -H n1 a.py", "-s: no such option",
+         "--stdin takes none, all or the number of a rank"),
         # a short name of exec's, in a run
         ("dispatch -H n1 -l me a.py", "-l: no such option", f"--user{MEANT}"),
         ("dispatch -H n1 -p2222 a.py", "-p: no such option", f"--ssh-port{MEANT}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -91,14 +92,16 @@ def _is_launcher(text: str) -> bool:
 
 def translated(options: ImportOptions) -> int:
     """Print the line for dispatch and its reasons; the exit code. Raises: UsageError."""
-    line = translate(_words(options.words), _text)
-    named = options.hostfile is None or "-H" in line.options
+    line = translate(_words(options.words), _text, os.environ.get("PYTHONPATH", ""))
+    has_hosts = not {"-H", "-w"}.isdisjoint(line.options)
+    named = options.hostfile is None or has_hosts
     full = line.words if named else ("dispatch", "-H", options.hostfile or "", *line.words[1:])
     sys.stdout.write(shlex.join(full) + "\n")
     for reason in line.reasons:
-        became = shlex.join(reason.words) if reason.words else "(not needed)"
+        none = "(left out)" if reason.why.startswith("NOT DONE") else "(not needed)"
+        became = shlex.join(reason.words) or none
         why = f"  # {reason.why}" if reason.why else ""
         sys.stderr.write(f"  {shlex.join(reason.written) or '(default)'}  ->  {became}{why}\n")
-    if "-H" not in full:
+    if not has_hosts and options.hostfile is None:
         sys.stderr.write("note: it names no hosts: add -H hostfile, or run it inside a batch job\n")
     return 0

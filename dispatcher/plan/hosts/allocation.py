@@ -317,10 +317,7 @@ _SOURCES = (
     slurm,
     node_file("PBS", "PBS_NODEFILE", "PBS_JOBID"),  # and Torque
     node_file("LSF", "LSB_DJOB_HOSTFILE", "LSB_JOBID"),
-    lsf,
-    sge,
-    flux,
-    mpi_operator,
+    *(lsf, sge, flux, mpi_operator),
     *(variable(name) for name in HOSTFILE_VARIABLES),
     deepspeed,
 )

@@ -334,14 +334,9 @@ def _variable(text: str, key: str) -> tuple[str, str]:
 
 #: meaning of an option -> what reads its text, which raises BadName
 _READERS: dict[str, Callable[[str, str], object]] = {
-    "slots": _slots,
-    "max_slots": _slots,
-    "user": lambda text, _: check_user(text),
-    "port": _port,
-    "python": _python,
-    "env": _variable,
-    "gpus": lambda text, _: parse_gpus(text, MOST_SLOTS),
-}
+    "slots": _slots, "max_slots": _slots, "port": _port, "python": _python, "env": _variable,
+    "user": lambda text, _: check_user(text), "gpus": lambda text, _: parse_gpus(text, MOST_SLOTS),
+}  # fmt: skip
 
 
 def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:

@@ -75,16 +75,14 @@ LAUNCHERS: dict[str, NodeLauncher] = {
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
          "--rdzv-id", "{run_id}-{restart}", "--rdzv-conf", "is_host={is_first_node}",
          "--local-addr", "{address}"),
-        _DASHES,
-        counts=False,
+        _DASHES, counts=False,
     ),
     "accelerate": NodeLauncher(
         "accelerate.commands.launch",
         ("--num_machines", "{nnodes}", "--num_processes", "{world_size}",
          "--machine_rank", "{node_rank}", "--main_process_ip", "{master_addr}",
          "--main_process_port", "{master_port}"),
-        _WORDS,
-        even=True,
+        _WORDS, even=True,
     ),
     "deepspeed": NodeLauncher(
         "deepspeed.launcher.launch",
@@ -96,8 +94,7 @@ LAUNCHERS: dict[str, NodeLauncher] = {
         "lightning.fabric.cli",
         ("--num-nodes", "{nnodes}", "--node-rank", "{node_rank}", "--devices", "{nproc_per_node}",
          "--main-address", "{master_addr}", "--main-port", "{master_port}"),
-        {"script": ()},
-        even=True,
+        {"script": ()}, even=True,
     ),
     "llamafactory-cli": NodeLauncher(
         "llamafactory.cli", (), {"script": ()}, env=("FORCE_TORCHRUN=1",), even=True

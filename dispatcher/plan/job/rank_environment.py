@@ -64,16 +64,11 @@ def interface(name: str | None) -> dict[str, str]:
     """
     if name is None:
         return {}
-    return {
-        "NCCL_SOCKET_IFNAME": f"={name}",
-        "GLOO_SOCKET_IFNAME": name,
-        "TP_SOCKET_IFNAME": name,
-        "FI_TCP_IFACE": name,
-        "FI_SOCKETS_IFACE": name,
-        "UCX_NET_DEVICES": name,
-        "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": name,
-        f"{_OPEN_MPI}_include": name,
-    }
+    names = (
+        "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE",
+        "UCX_NET_DEVICES", "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE", f"{_OPEN_MPI}_include",
+    )  # fmt: skip
+    return {"NCCL_SOCKET_IFNAME": f"={name}"} | dict.fromkeys(names, name)
 
 
 def rank_environment(
@@ -90,20 +85,14 @@ def rank_environment(
     local_size = len(node.ranks)
     env = spawned_environment(plan, place.node, place.local_rank, local_size, bound, part.exports)
     env |= {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(plan.world_size),
-        "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(local_size),
-        "NODE_RANK": str(node.index),
-        "GROUP_RANK": str(node.index),
-        "GROUP_WORLD_SIZE": str(len(plan.nodes)),
-        "ROLE_NAME": part.name or "default",
-        "ROLE_RANK": str(rank - part.first),
-        "ROLE_WORLD_SIZE": str(part.size),
-        "TORCHELASTIC_RUN_ID": plan.run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "RANK": str(rank), "WORLD_SIZE": str(plan.world_size),
+        "LOCAL_RANK": str(place.local_rank), "LOCAL_WORLD_SIZE": str(local_size),
+        "NODE_RANK": str(node.index), "GROUP_RANK": str(node.index),
+        "GROUP_WORLD_SIZE": str(len(plan.nodes)), "ROLE_NAME": part.name or "default",
+        "ROLE_RANK": str(rank - part.first), "ROLE_WORLD_SIZE": str(part.size),
+        "TORCHELASTIC_RUN_ID": plan.run_id, "TORCHELASTIC_RESTART_COUNT": str(restart),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
-    }
+    }  # fmt: skip
     if plan.mpi != "none":
         env |= {
             "OMPI_COMM_WORLD_RANK": str(rank),
@@ -203,11 +192,9 @@ def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
 
 #: fields of ``Limits`` and ``Restarts`` -> their keys in plan.json
 _KEYS = {
-    "max_missed_heartbeats": "beats_lost",
-    "mpi_stall_warning": "mpi_patience",
-    "fanout": "connect_window",
-    "max_host_failures": "host_faults",
-}
+    "max_missed_heartbeats": "beats_lost", "mpi_stall_warning": "mpi_patience",
+    "fanout": "connect_window", "max_host_failures": "host_faults",
+}  # fmt: skip
 
 
 def written(limits: Limits | Restarts) -> dict[str, Any]:
@@ -230,20 +217,11 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
 
     described: formats.Plan = {
         "schema": "plan/1",
-        "run_id": plan.run_id,
-        "world_size": plan.world_size or None,
-        "cwd": plan.cwd,
+        "run_id": plan.run_id, "world_size": plan.world_size or None, "cwd": plan.cwd,
         "nodes": [
-            {
-                "index": node.index,
-                "host": node.host.name,
-                "user": node.host.user,
-                "port": node.host.port,
-                "origin": node.host.origin,
-                "slots": list(node.slots) or None,
-                "ranks": list(node.ranks),
-                "environment": redacted(dict(node.host.env)),
-            }
+            {"index": node.index, "host": node.host.name, "user": node.host.user,
+             "port": node.host.port, "origin": node.host.origin, "slots": list(node.slots) or None,
+             "ranks": list(node.ranks), "environment": redacted(dict(node.host.env))}
             for node in plan.nodes
         ],
         "spares": [
@@ -251,29 +229,18 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
         ],
         "exports": redacted(shared),
         "ranks": [
-            {
-                "rank": place.rank,
-                "host": plan.nodes[place.node].host.name,
-                "local_rank": place.local_rank,
-                "argv": list(plan.argv(place.rank)),
-                "environment": redacted(dict(own(place.rank))),
-            }
+            {"rank": place.rank, "host": plan.nodes[place.node].host.name,
+             "local_rank": place.local_rank, "argv": list(plan.argv(place.rank)),
+             "environment": redacted(dict(own(place.rank)))}
             for place in plan.ranks
         ],
-        "limits": written(plan.limits),
-        "restarts": written(plan.restarts),
-        "bind_to": plan.bind_to,
-        "mem_bind": plan.mem_bind,
-        "notices": list(plan.notices),
-    }
+        "limits": written(plan.limits), "restarts": written(plan.restarts),
+        "bind_to": plan.bind_to, "mem_bind": plan.mem_bind, "notices": list(plan.notices),
+    }  # fmt: skip
     if plan.parts:
         described["parts"] = [
-            {
-                "name": part.name,
-                "ranks": list(range(part.first, part.first + part.size)),
-                "cwd": part.cwd,
-                "argv": list(part.program.argv),
-            }
+            {"name": part.name, "ranks": list(range(part.first, part.first + part.size)),
+             "cwd": part.cwd, "argv": list(part.program.argv)}
             for part in plan.parts
-        ]
+        ]  # fmt: skip
     return described
