@@ -227,6 +227,7 @@ class Fold(ev.Sink):
         self._mpi: dict[int, MpiFound] = {}
         self._addresses: dict[int, set[str]] = {}  # host -> those it is known by
         self._programs: tuple[str, ...] = ()  # of each rank, where there are several
+        self._per_node = False
 
     def event(self, entry: ev.Entry) -> None:
         self.seq = entry.seq
@@ -242,6 +243,7 @@ class Fold(ev.Sink):
             case ev.HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
             case ev.RanksPlaced(parts=parts):  # of another attempt than what is known
+                self._per_node = entry.event.per_node
                 self._programs = tuple(name for name, size in parts for _ in range(size))
                 for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
                     known.clear()
@@ -275,7 +277,7 @@ class Fold(ev.Sink):
         known = {hosts[node]: each for node, each in self._addresses.items()}
         lines += verdict_text.describe(
             verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known,
-            self._programs,
+            self._programs, self._per_node,
         )  # fmt: skip
         lines += verdict_text.outcome(verdict)
         return Report(

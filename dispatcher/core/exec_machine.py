@@ -445,7 +445,8 @@ class ExecMachine:
             tuple(busy),
             tuple(n for n, host in enumerate(self._hosts) if host.state == WAITING),
         )
-        return [Tell(status), *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
+        asked = [Tell(status)] if signum != signal.SIGPIPE else []  # by nobody who reads on
+        return [*asked, *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
 
     def _stop_all(self, why: Why, unstarted: str, now: float) -> list[Action]:
         """Stop running commands, give up hosts that connect, leave out those that wait (E-1)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.host_options import login
 from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
-from dispatcher.core.events.exec_events import Exited, Outcome
+from dispatcher.core.events.exec_events import Exited, Interrupted, Outcome
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError, reason
 from dispatcher.model.names import plural
@@ -169,7 +170,10 @@ class ExecOutput:
                 self._kept_writer.write(STDOUT, (json.dumps(found) + "\n").encode())
         else:
             self._show_blocks(outcomes)
-        for line in describe(outcomes, self._names, Advice(self._options), self._again):
+        kept = self._options.output_dir or self._options.error_dir
+        unread = Interrupted(signal.SIGPIPE)  # ``| head -1``, which had what it wanted
+        told = [Exited(0) if one == unread and not kept else one for one in outcomes]
+        for line in describe(told, self._names, Advice(self._options), self._again):
             self._say(line)
 
     def _full(self) -> None:

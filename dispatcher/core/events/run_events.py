@@ -321,7 +321,7 @@ class RanksPlaced(Event):
     """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
 
     restart: how often ranks of this run have been started before. parts: name and number of ranks
-    of each program, in order of ranks, where there are several.
+    of each program, in order of ranks, where there are several. per_node: they are launchers.
     """
 
     world_size: int
@@ -329,6 +329,7 @@ class RanksPlaced(Event):
     master_port: int
     restart: int = 0
     parts: tuple[tuple[str, int], ...] = ()
+    per_node: bool = False
 
 
 @value

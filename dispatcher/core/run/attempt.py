@@ -217,7 +217,9 @@ class AttemptMachine:
         parts = tuple((part.name, part.size) for part in plan.parts)
         return [
             *(act.CloseLink(node) for node in surplus),
-            act.Tell(ev.RanksPlaced(len(plan.ranks), address, port, parts=parts)),
+            act.Tell(
+                ev.RanksPlaced(len(plan.ranks), address, port, parts=parts, per_node=plan.per_node)
+            ),
             *(act.StartRanks(plan, node.index, address, port) for node in plan.nodes),
         ]
 

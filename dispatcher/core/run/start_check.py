@@ -201,6 +201,15 @@ class StartCheck:
     def _meet(self) -> Decision:
         plan, head = self._plan, self._facts[0]
         if plan.master_addr is not None:
+            known = [(node.host.name, self._facts[node.index]) for node in plan.nodes]
+            own = ((name, (name, facts.hostname, *facts.addresses)) for name, facts in known)
+            there = [name for name, names in own if plan.master_addr in names]
+            first = plan.nodes[0].host.name
+            if there and first not in there:  # no rank would ever answer there
+                why = (
+                    f"--master-addr {plan.master_addr}: that is {there[0]}, not {first}, the first"
+                )
+                return verdicts.Impossible(why, "without --master-addr")
             return Start(plan, plan.master_addr, self._port)
         if len(plan.nodes) == 1 and plan.nodes[0].host.name == "localhost":
             return Start(plan, "127.0.0.1", self._port)

@@ -96,9 +96,15 @@ _SUBGROUP = r"\bPG (?:ID )?[1-9]"
 
 
 def peers(
-    error: RankError, nodes: Sequence[PlacedNode], addresses: Mapping[str, Collection[str]]
+    error: RankError,
+    nodes: Sequence[PlacedNode],
+    addresses: Mapping[str, Collection[str]],
+    per_node: bool = False,
 ) -> list[str]:
-    """Lines on the hosts and ranks in ``error``. addresses: of each host by name."""
+    """Lines on the hosts and ranks in ``error``. addresses: of each host by name.
+
+    per_node: ranks are launchers, and the numbers in ``error`` are those of their ranks.
+    """
     own = error.ranks[0]
     lines = []
     for address in dict.fromkeys(re.findall(_ADDRESS, error.text)):
@@ -106,7 +112,8 @@ def peers(
             if own not in node.ranks and address in addresses.get(node.host, ()):
                 ranks = fold_ranks(node.ranks)
                 lines.append(f"  {address} is {node.host} ({ranks})")
-    for match in () if re.search(_SUBGROUP, error.text) else re.finditer(_RANK, error.text):
+    others = per_node or re.search(_SUBGROUP, error.text)
+    for match in () if others else re.finditer(_RANK, error.text):
         rank = int(match[1] or match[2])
         for node in nodes:
             if rank != own and rank in node.ranks:

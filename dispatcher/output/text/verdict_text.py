@@ -52,12 +52,14 @@ def describe(
     errors: Sequence[RankError] = (),
     addresses: Mapping[str, Collection[str]] = MappingProxyType({}),
     programs: Sequence[str] = (),
+    per_node: bool = False,
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
     nodes: of the plan. pids: rank -> process id on its host. last: see ``output.text.lines``.
     advise: what our machine knows to do about a host's trouble. errors: what ranks wrote of their
     ends, the cause first. addresses: of hosts by name. programs: what each rank runs, of several.
+    per_node: ranks are launchers of their own.
     """
     cause = verdict.cause
     names = [node.host for node in nodes]
@@ -150,7 +152,7 @@ def describe(
         own = own_error(cause, errors)
         told = story.before(verdict, homes)
         if own is not None:
-            told += story.peers(own, nodes, addresses) + story.behind(own, errors, homes)
+            told += story.peers(own, nodes, addresses, per_node) + story.behind(own, errors, homes)
             if own.hint and not getattr(cause, "hint", ""):
                 lines.append(f"  hint: {own.hint}")
         lines[1:1] = told

@@ -219,6 +219,20 @@ class TestMeetingPlace:
             assert isinstance(found, Start)
             assert (found.address, found.port) == meets
 
+    @cases(
+        ("address", "right"),
+        [("n0", True), ("10.0.0.1", True), ("alias", True), ("n1", False), ("10.0.0.7", False)],
+    )
+    def test_an_address_of_another_host_than_the_first_is_refused(
+        self, address: str, right: bool
+    ) -> None:
+        check = StartCheck(make_plan(2, master_addr=address), prove=True)
+        found = judged(check, facts(0), facts(1, addresses=("10.0.0.7",)))
+        assert isinstance(found, Start) is right
+        if not right:
+            why = f"--master-addr {address}: that is n1, not n0, the first"
+            assert found == verdicts.Impossible(why, "without --master-addr")
+
     @cases(("n_nodes", "address"), [(1, "127.0.0.1"), (2, "10.0.0.1")])
     def test_this_machine_alone_meets_at_its_own_address(self, n_nodes: int, address: str) -> None:
         plan = make_plan(n_nodes)

@@ -40,6 +40,9 @@ ADDRESSES = {"n1": ("10.0.0.1", "fd00::1"), "n2": {"10.0.0.2"}, "n3": ["10.0.0.3
 )  # fmt: skip
 def test_addresses_and_ranks_in_a_message_are_translated(text: str, lines: list[str]) -> None:
     assert peers(RankError((3,), text), NODES, ADDRESSES) == lines
+    # of a launcher's own ranks nothing is known here, but addresses are
+    own = [line for line in lines if "rank " not in line[:8]]
+    assert peers(RankError((3,), text), NODES, ADDRESSES, per_node=True) == own
 
 
 def test_equal_errors_are_one_and_those_of_the_cause_come_first() -> None:

@@ -197,6 +197,7 @@ def test_a_reader_that_leaves_ends_it(started: Any) -> None:
     one.stdout.readline()
     one.stdout.close()
     assert one.wait(60) == 128 + signal.SIGPIPE
+    assert one.stderr.read() == ""
     one.stdout = None
 
 
