@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dispatcher.model import hostset
@@ -63,16 +63,11 @@ def parse_hostfile(
     """Hosts of a hostfile's text, in written order, each place once.
 
     source names the text in messages (``hostfile:3:1: ...``); resolve answers for ``@group``
-    (default: ClusterShell); slots: whether anybody asks for them. typed: the text is one line of a
-    command, which has no number. follow: ``#include FILE`` names another hostfile, as for pdsh,
-    from the folder of ``source``. Raises: HostfileError with every mistake, also when there is no
-    host at all.
+    (default: ClusterShell); slots: whether anybody asks for them. typed: one line, without number.
+    follow: ``#include FILE`` names another, from the folder of ``source``. Raises: HostfileError
+    with every mistake, also when there is no host at all.
     """
-    problems: list[Problem] = []
-    notices: list[str] = []
-    mentions: list[_Mention] = []
-    seen = [os.path.realpath(source)] if follow else None
-    _read(text, source, resolve, slots, typed, seen, problems, notices, mentions)
+    problems, notices, mentions = _read(text, source, resolve, slots, typed, follow)
     hosts = _merged(mentions, source, problems, notices, slots)
     if problems:
         problems.sort(key=lambda one: (one.line, one.column))
@@ -110,7 +105,7 @@ def read_hosts(
     Raises: UsageError for a file that cannot be read; HostfileError for a wrong text.
     """
     if spec == "-":
-        text = _bounded(stdin(), "standard input", option)
+        text = _bounded(stdin(), f"{option}: standard input")
         return parse_hostfile(text, "<stdin>", resolve, slots=slots, follow=True)
     if "\0" in spec:
         raise UsageError(f"{option}: a NUL byte in the value")
@@ -132,22 +127,19 @@ def read_hostfile(
     Raises: UsageError when it cannot be read; HostfileError when its text is wrong.
     """
     if not os.path.lexists(path):
-        raise FileUnusable(
-            f"{option}: {shown(path)}: no such file",
-            hint=f"look in its folder: ls {shlex.quote(os.path.dirname(path) or '.')}"
-            if len(path) < 200
-            else None,
-        )
-    text = _contents(path, option)
+        folder = shlex.quote(os.path.dirname(path) or ".")
+        hint = f"look in its folder: ls {folder}" if len(path) < 200 else None
+        raise FileUnusable(f"{option}: {shown(path)}: no such file", hint=hint)
+    text = _contents(path, f"{option}: {shown(path)}")
     return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots, follow=True)
 
 
-def _contents(path: str, option: str) -> bytes:
+def _contents(path: str, where: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            return _bounded(file.read(MOST_BYTES + 1), shown(path), option)
+            return _bounded(file.read(MOST_BYTES + 1), where)
     except OSError as error:
-        raise FileUnusable(f"{option}: {shown(path)}: {error.strerror or error}") from error
+        raise FileUnusable(f"{where}: {error.strerror or error}") from error
 
 
 def items(text: str) -> list[str]:
@@ -159,10 +151,7 @@ def items(text: str) -> list[str]:
 
 
 def names_of(texts: Sequence[str], lists: Iterable[Hostlist], option: str) -> list[str]:
-    """The names that ``texts`` stand for, of ``lists`` those that a /REGEX/ matches.
-
-    Raises: UsageError.
-    """
+    """The names of ``texts``, of ``lists`` those that a /REGEX/ matches. Raises: UsageError."""
     names: list[str] = []
     for text in (item for whole in texts for item in items(whole)):
         try:
@@ -194,9 +183,9 @@ def narrowed(
     return [replace(one, hosts=hosts) for hosts, one in pairs if hosts]
 
 
-def _bounded(found: bytes, source: str, option: str) -> bytes:
+def _bounded(found: bytes, where: str) -> bytes:
     if len(found) > MOST_BYTES:
-        raise FileUnusable(f"{option}: {source}: more than {size(MOST_BYTES)}, not a hostfile")
+        raise FileUnusable(f"{where}: more than {size(MOST_BYTES)}, not a hostfile")
     return found
 
 
@@ -205,57 +194,50 @@ def looks_like_path(spec: str) -> bool:
     if spec.startswith("-"):
         return False
     spec = re.sub(r"\[[^\]]*\]?", "", spec)
-    lower = spec.lower()
-    return (
-        "/" in spec
-        or spec.startswith((".", "~"))
-        or lower.endswith(_FILE_ENDINGS)
-        or lower in _FILE_NAMES
-    )
+    is_named_so = spec.lower().endswith(_FILE_ENDINGS) or spec.lower() in _FILE_NAMES
+    return "/" in spec or spec.startswith((".", "~")) or is_named_so
+
+
+def _lines(text: bytes | str, file: str, seen: list[str] | None) -> Iterator[tuple[str, int, str]]:
+    """(file, number, line) of ``text`` and the files it includes. seen: these; None: it may not."""
+    for number, line in lines(decoded(text)):
+        included = _INCLUDE.match(line)
+        if included is None or seen is None:
+            yield file, number, line
+            continue
+        path = os.path.join(os.path.dirname(file), included[1])
+        where, real = f"{file}:{number}: {shown(included[1])}", os.path.realpath(path)
+        if real in seen or len(seen) > MOST_INCLUDED:
+            raise FileUnusable(f"{where}: included twice, or behind {MOST_INCLUDED} others")
+        seen.append(real)
+        yield from _lines(_contents(path, where), path, seen)
 
 
 def _read(
-    text: bytes | str,
-    source: str,
-    resolve: Resolve | None,
-    slots: bool,
-    typed: bool,
-    seen: list[str] | None,
-    problems: list[Problem],
-    notices: list[str],
-    mentions: list[_Mention],
-) -> None:
-    """Add what each line says, and what is wrong with it; lines are not compared yet.
-
-    seen: the files whose lines these are; None: none may be included.
-    """
+    text: bytes | str, source: str, resolve: Resolve | None, slots: bool, typed: bool, follow: bool
+) -> tuple[list[Problem], list[str], list[_Mention]]:
+    """What each line says, and what is wrong with it; lines are not compared yet."""
+    problems: list[Problem] = []
+    notices: list[str] = []
+    mentions: list[_Mention] = []
     if isinstance(text, bytes) and text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         hint = "save it as UTF-8"
-        problems.append(Problem(source, 1, 1, "", "the text is UTF-16", hint))
-        return
-    for number, line in lines(decoded(text)):
+        return [Problem(source, 1, 1, "", "the text is UTF-16", hint)], notices, mentions
+    for file, number, line in _lines(text, source, [os.path.realpath(source)] if follow else None):
         number = 0 if typed else number
-        where = source if typed else f"{source}:{number}"
-        if seen is not None and (included := _INCLUDE.match(line)):
-            path = os.path.join(os.path.dirname(source), included[1])
-            if os.path.realpath(path) in seen or len(seen) > MOST_INCLUDED:
-                why = "included twice" if len(seen) <= MOST_INCLUDED else "too many files included"
-                raise FileUnusable(f"{where}: {shown(included[1])}: {why}")
-            seen.append(os.path.realpath(path))
-            more = _contents(path, where)
-            _read(more, path, resolve, slots, False, seen, problems, notices, mentions)
-            continue
+        where = source if typed else f"{file}:{number}"
         left = LIMIT - len(mentions)
         found = parse_line(line, left, resolve, slots=slots, origin=where)
         for bad in found.mistakes:
-            problems.append(problem(source, number, line, bad))
+            problems.append(problem(file, number, line, bad))
         if len(problems) >= MOST_PROBLEMS:
             message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
-            problems[MOST_PROBLEMS - 1 :] = [Problem(source, number, 1, display(line), message)]
+            problems[MOST_PROBLEMS - 1 :] = [Problem(file, number, 1, display(line), message)]
             break
         notices += [f"{where}: {notice}" if where else notice for notice in found.notices]
         for host, offset in zip(found.hosts, found.offsets, strict=True):
             mentions.append(_Mention(host, number, offset + 1, line))
+    return problems, notices, mentions
 
 
 def _merged(
