@@ -46,16 +46,14 @@ FOREIGN = {
 }  # fmt: skip
 #: options of pdsh and clush that dsx has not -> what to do
 _PDSH_CLUSH = {
-    "-A": "-a", "-G": "without -G", "-d": "-v",
-    "-M": "without -M", "-Q": "-q", "-k": "--max-fail 1",
-    "-i": "without -i  # names are taken as they are", "-j": "-w \"$(squeue -hj JOB -o %N)\"",
-    "-m": "--sudo, for clush's -m sudo", "-s": "-w @SOURCE:GROUP, for clush's -s SOURCE -g GROUP",
-    "-O": "dispatch config --help  # where defaults are kept",
-    "--axis": "without --axis", "--conf": "DISPATCH_CONFIG=FILE dsx ...  # a dispatch.toml",
-    "--groupbase": "without --groupbase", "--groupsconf": "CLUSTERSHELL_CFGDIR=DIR dsx ...",
-    "--groupsource": "-w @SOURCE:GROUP", "--option": "dispatch config --help",
-    "--options": "--ssh-config FILE  # options of ssh", "--regroup": "without --regroup",
-    "--remote": "without --remote", "--topology": "--fanout-tree",
+    **{name: f"without {name}" for name in
+       ("-G", "-M", "-i", "--axis", "--groupbase", "--regroup", "--remote")},
+    "-A": "-a", "-Q": "-q", "-d": "-v", "-k": "--max-fail 1", "--topology": "--fanout-tree",
+    "-j": "-w \"$(squeue -hj JOB -o %N)\"", "-m": "--sudo, for clush's -m sudo",
+    **dict.fromkeys(("-s", "--groupsource"), "-w @SOURCE:GROUP, for clush's -s SOURCE -g GROUP"),
+    **dict.fromkeys(("-O", "--option"), "dispatch config --help  # where defaults are kept"),
+    "--conf": "DISPATCH_CONFIG=FILE dsx ...  # a dispatch.toml",
+    "--groupsconf": "CLUSTERSHELL_CFGDIR=DIR dsx ...", "--options": "--ssh-config FILE",
 }  # fmt: skip
 #: options of scp, pdcp and rsync; ``put`` and ``get`` always behave so
 NEEDLESS = {
@@ -145,19 +143,15 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
             have = "has" if len(takers) == 1 else "have"
             return UnknownOption(f"{name}: {why} here; {others} {have} it", hint=help_line)
         near = near or (nearest(name, long) if len(name) > 2 else None)
-        if near is not None and _turned(name, near, context):
-            near = None
+        if near is not None:  # which may say the opposite, or be a flag where a value stands
+            flags = [one for param in context.command.params for one in param.opts
+                     if getattr(param, "is_flag", False)]  # fmt: skip
+            valued = any(word.startswith(f"{name}=") for word in context.obj or ())
+            turned = name.startswith("--no") != near.startswith("--no")
+            near = None if turned or (valued and near in flags) else near
     if near is None:
         return UnknownOption(f"{name}: {why}", hint=help_line)
     return UnknownOption(f"{name}: {why}", hint=_valued(name, near, context.obj or ()) + MEANT)
-
-
-def _turned(name: str, near: str, context: click.Context) -> bool:
-    """Whether ``near`` says the opposite of ``name``, or is a flag where ``name`` has a value."""
-    option = next(one for one in context.command.params if near in one.opts)
-    valued = any(word.startswith(f"{name}=") for word in context.obj or ())
-    is_flag = isinstance(option, click.Option) and option.is_flag
-    return name.startswith("--no") != near.startswith("--no") or (is_flag and valued)
 
 
 def _names(command: click.Command) -> dict[str, str]:

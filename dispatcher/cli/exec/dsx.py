@@ -11,6 +11,7 @@ import os
 import random
 from typing import Any, Literal
 
+from dispatcher import __version__
 from dispatcher.cli import say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import (
@@ -114,12 +115,7 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     )
 
 
-#: options that are done with here, in every mode
-_HERE = (
-    "words", "everyone", "group", "left_out", "copy", "rcopy", "dest", "pick", "worker", "color",
-    "needless",
-)  # fmt: skip
-#: those that ask a copy, or a prompt, for nothing that it does not do: it has no standard input,
+#: options that ask a copy, or a prompt, for nothing that it does not do: it has no standard input,
 #: a copy no output either, and its exit code tells of each failure
 _NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code")
 
@@ -127,8 +123,6 @@ _NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_co
 def run(options: DsxOptions) -> int:
     """Do what the options say; the exit code. Raises: UsageError before any host is touched."""
     if options.version:
-        from dispatcher import __version__
-
         print(f"dispatch {__version__}")
         return 0
     if options.color == "never":
@@ -181,7 +175,7 @@ def _as(options: DsxOptions, kind: type[Kind], why: str, **changes: Any) -> Kind
 
     why: what is said of it.
     """
-    known = {*names_of(kind), *changes, *_HERE, *_NOTHING}
+    known = {*names_of(kind), *changes, *DsxOptions._own, *_NOTHING}
     sends = names_of(SendOptions)
     for name, one in declared(DsxOptions).items():
         if name not in known and typed(name):

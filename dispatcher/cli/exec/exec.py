@@ -38,8 +38,8 @@ class CommandOptions(Options, section="Command"):
     pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")
 
 
-class ShownOptions(Options, section="Output"):
-    """What is shown of a command, and what its words mean: for a prompt, too."""
+class GatherOptions(Options, section="Output"):
+    """What is shown of it."""
 
     no_label: bool = option(
         "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
@@ -52,7 +52,14 @@ class ShownOptions(Options, section="Output"):
         "with -b equal output once.",
     )
     diff: bool = option(help="Show how the output differs from that of most hosts.")
+    as_json: bool = json_option("what became of each host", ", an object a line")
     timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
+    output_dir: str | None = option(
+        "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
+    )
+    error_dir: str | None = option(
+        "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
+    )
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
         help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
@@ -69,18 +76,6 @@ class ShownOptions(Options, section="Output"):
     )
     max_code: bool = option(
         "-S", section="Results", help="Exit with the largest exit code of all hosts."
-    )
-
-
-class OutputOptions(ShownOptions, section="Output"):
-    """What is shown of one command, and kept."""
-
-    as_json: bool = json_option("what became of each host", ", an object a line")
-    output_dir: str | None = option(
-        "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
-    )
-    error_dir: str | None = option(
-        "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
     )
 
 
@@ -108,7 +103,7 @@ class ExecOptions(
     VariableOptions,
     SudoOptions,
     LimitOptions,
-    OutputOptions,
+    GatherOptions,
     ResultOptions,
     TreeOptions,
     KeepOptions,

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import complain, say
-from dispatcher.cli.exec.exec import ExecOptions, ShownOptions
+from dispatcher.cli.exec.exec import ExecOptions, GatherOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import converted, option, replace
@@ -62,9 +62,12 @@ if TYPE_CHECKING:
     from dispatcher.core.events.run_events import Sink
 
 
-class PromptOptions(ShownOptions, section="Output"):
-    """How output is shown."""
+class PromptOptions(GatherOptions, section="Output"):
+    """How output is shown; what is kept is that of one command."""
 
+    as_json: bool = False
+    output_dir: str | None = None
+    error_dir: str | None = None
     no_gather: bool = option(
         help="Show lines as they come, as -N and -T do.",
         usual="equal output once, when the command has ended",
