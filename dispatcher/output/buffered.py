@@ -1,8 +1,8 @@
-"""Sinks in front of another sink: they filter its output, or let it follow at its own pace.
+"""Sinks that wrap another sink, to filter its input or to buffer it.
 
 The ranks get new credit only when every sink has taken their bytes. ``BufferedSink`` takes at once,
-and lets its sink follow on another thread. Bytes beyond a bound are left out and counted exactly
-(``sink.gap``), or without ``drop`` the sinks' thread waits. Of events only those that divide output
+and feeds its sink on another thread. Bytes beyond a bound are left out and counted exactly
+(``sink.gap``), or without ``drop`` the sinks' thread waits. Only events that divide output
 (``DIVIDERS``) pass: a host can send any number of others, and the queue would have no limit.
 """
 
@@ -19,23 +19,23 @@ from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import plural
 
-#: bytes that may wait in memory, and what a chunk costs beside its bytes
+#: bytes that may wait in memory, and the memory of a chunk beside its bytes
 LIMIT = 4 << 20
 OVERHEAD = 256
 #: lines of dispatch itself that may wait
 MOST_LINES = 1000
-#: events that sinks of output, a screen and files, act on: in their place among the bytes
+#: events on which sinks of output, a screen and files, act: in their place among the bytes
 DIVIDERS = OutputEnded, RanksPlaced
-#: a wait that ends so many seconds late: dispatch itself was stopped
+#: seconds by which a wait ends late if dispatch itself was stopped
 PAUSE = 0.2
 
 
 class BufferedSink(Sink):
-    """``sink``, followed from a thread called ``name``.
+    """Feeds ``sink`` from its own thread, called ``name``.
 
-    drop: leave out the excess, or else wait. stall_limit: leave nothing out while the sink goes
-    on, however slowly, but after it did nothing for this many seconds. pace: a number that changes
-    while the sink goes on in a single call.
+    drop: leave out the excess, or else wait. stall_limit: leave bytes out only after the sink has
+    done nothing for this many seconds. pace: a number that changes while the sink goes on in a
+    single call.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class BufferedSink(Sink):
             until = time.monotonic() + left
             self._cond.wait(timeout=left)
             self._raise()
-            if time.monotonic() > until + PAUSE:  # we did not run, nor did the sink's thread
+            if time.monotonic() > until + PAUSE:  # dispatch was stopped, and so was the sink
                 self._moved = time.monotonic()
         return self._gap is None
 
@@ -143,7 +143,7 @@ class BufferedSink(Sink):
         try:
             self._follow()
             self._sink.close()
-        except Exception as error:  # noqa: BLE001 - told on the sinks' thread
+        except Exception as error:  # noqa: BLE001 - raised again on the sinks' thread
             with self._cond:
                 self._error = error
                 self._waiting.clear()
@@ -173,7 +173,7 @@ class BufferedSink(Sink):
                     self._cond.notify()
 
     def _take(self) -> tuple[str, tuple[Any, ...]]:
-        """The next thing for the sink, under the lock."""
+        """Take the next call for the sink, under the lock."""
         method, arguments = self._waiting.popleft()
         if method == "gap":
             if arguments[0] is self._gap:
@@ -201,10 +201,7 @@ class Ranks:
 
 
 def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
-    """The ranks of ``0,3-5``; ``none`` for none at all. size: of the world, if it is known.
-
-    Raises: UsageError.
-    """
+    """Parse ``0,3-5``, or ``none``. size: of the world, if it is known. Raises: UsageError."""
     spans = []
     for part in [] if text == "none" else text.split(","):
         match = _PART.fullmatch(part.strip())
@@ -221,7 +218,7 @@ def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
 
 
 class Filtered(Sink):
-    """``sink``, which gets output and its ends only where ``wanted(rank, stream)``."""
+    """Passes output and its end on to ``sink`` only where ``wanted(rank, stream)``."""
 
     def __init__(self, sink: Sink, wanted: Callable[[int, int], bool]) -> None:
         self._sink = sink

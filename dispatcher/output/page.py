@@ -1,9 +1,9 @@
-"""A run as one HTML page that people send each other. Pure.
+"""Draws a run as one HTML page, which a user can send to others. Pure.
 
 Pictures are SVG, drawn here: the smallest charting library that draws heat maps is larger than
-such a page, and wants a script. The page loads nothing and runs nothing, which its
-Content-Security-Policy forbids. Texts of hosts and programs may hold any bytes; they enter through
-``escaped`` alone, and never as attributes.
+such a page, and needs a script. The page loads nothing and runs nothing, which its
+Content-Security-Policy forbids. Texts of hosts and programs may hold any bytes; only ``escaped``
+inserts them, and never as attributes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ fill: var(--ink) } svg .dim { fill: var(--dim) } .grid { stroke: var(--line) }
 .frame { fill: none; stroke: var(--line) } .row { fill: transparent }
 .row:hover { fill: #8886 } .heat { shape-rendering: crispEdges } summary { cursor: pointer }
 """
-#: colours of a host's phases; people who see few colours can tell them apart
+#: colours of a host's phases, which colour-blind people can distinguish
 _PHASES = {
     "connect": "#4477aa", "boot": "#66ccee", "check": "#ccbb44", "wait for others": "#bbbbbb",
     "spawn": "#ee8866", "ranks": "#44aa88",
@@ -62,7 +62,7 @@ _PHASES = {
 _LEFT, _WIDTH, _ROW = 170, 1000, 14  # units of a picture
 #: notes that are shown; hosts up to which bars have titles
 MOST_NOTES, MOST_TITLED = 200, 128
-#: colours of a heat map, from little to much: viridis, in order in grey and for all eyes
+#: colours of a heat map, from little to much: viridis, which works in grey and for all eyes
 _HEAT = (
     "#440154", "#411864", "#3f2f73", "#3c4683", "#375b8b", "#306d8b", "#287f8c", "#21918c",
     "#32a180", "#44b174", "#55c168", "#75cd59", "#a2d648", "#d0de36", "#fde725",
@@ -72,11 +72,11 @@ _SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 @dataclass(frozen=True)
 class Told:
-    """The text of a page beside the history of its run.
+    """The texts of a page beside the history of its run.
 
-    state: how it ended, in a few words. ok: whether well; None: not yet. verdict: its lines.
-    notes: (seconds, line). tails: (title, lines) of failed ranks. command: as a shell has it.
-    settings: (what, value). version: of dispatch.
+    state: how it ended, in short. ok: whether it ended well; None: not yet. verdict: its lines.
+    notes: (seconds, line). tails: (title, lines) of failed ranks. command: as shell text.
+    settings: (name, value). version: of dispatch.
     """
 
     state: str
@@ -90,7 +90,7 @@ class Told:
 
 
 def escaped(text: str) -> str:
-    """Text for HTML; a host's words may hold anything. Colours of a terminal are left out."""
+    """Escape any text, even from a host, for HTML. Colours of a terminal are left out."""
     plain = _SGR.sub("", text).replace("\t", "    ")
     return html.escape("".join(char if char.isprintable() else "\ufffd" for char in plain))
 
@@ -149,7 +149,7 @@ def _facts(history: History) -> str:
     return ", ".join(words)
 
 
-# -- what took time ---------------------------------------------------------
+# -- times ------------------------------------------------------------------
 
 
 def _of_hosts(history: History) -> list[Span]:
@@ -183,7 +183,7 @@ def _phase_table(history: History, spans: Sequence[Span]) -> Iterator[str]:
 
 
 def _pictures(history: History, spans: Sequence[Span]) -> Iterator[str]:
-    """All of it, and the start alone where that is over too soon to be seen in it."""
+    """The whole run, and the start alone if it is too short to be visible in the whole."""
     if not spans:
         return
     begun = [life.since for life in history.tries[0].ranks.values()] if history.tries else []
@@ -198,7 +198,7 @@ def _pictures(history: History, spans: Sequence[Span]) -> Iterator[str]:
 def _picture(
     history: History, spans: Sequence[Span], until: float, *, tries: bool = False
 ) -> Iterator[str]:
-    """The hosts as rows of one SVG. tries: with the attempts above them, not the start alone."""
+    """The hosts as rows of one SVG. tries: draw the attempts above them; else only the start."""
     nodes = sorted({span.node for span in spans})
     tall = max(3, min(_ROW, 450 // len(nodes)))
     gap = 2 if tall == _ROW else 0
@@ -291,7 +291,7 @@ def _mark(x: float, y: float, tall: float, title: str) -> str:
     )
 
 
-# -- what the ranks did -----------------------------------------------------
+# -- ranks ------------------------------------------------------------------
 
 
 def _heat_maps(history: History) -> Iterator[str]:
@@ -344,12 +344,12 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
             yield _mark((life.until or 0.0) * scale, y, max(tall, 9), said)
     yield "</svg><figcaption>0 "
     yield "".join(f"<i style='background:{colour};margin:0'></i>" for colour in _HEAT)
-    more = f"; {group} ranks a row, shown by the one that is farthest from the median" * (group > 1)
+    more = f"; {group} ranks a row, which shows the rank farthest from the median" * (group > 1)
     yield f" {top:.4g}{more}</figcaption></figure>"
 
 
 def heat_cells(rows: Sequence[Mapping[int, float]], columns: int, top: float) -> Iterator[str]:
-    """A path for each colour: cells of one row that follow each other are one line of it."""
+    """A path for each colour: neighbouring cells of one colour in a row are one line of it."""
     drawn: dict[int, list[str]] = {}
     most = len(_HEAT) - 1
     for y, row in enumerate(rows):
@@ -384,7 +384,7 @@ def _apart_table(history: History) -> Iterator[str]:
 def _note_list(notes: Sequence[tuple[float, str]]) -> Iterator[str]:
     if not notes:
         return
-    yield "<h2>What was noted</h2><table class=left>"
+    yield "<h2>Notes</h2><table class=left>"
     for at, line in notes[:MOST_NOTES]:
         yield f"<tr><td>{seconds_text(at)}<td>{escaped(line)}</tr>"
     yield "</table>"

@@ -1,6 +1,6 @@
 """A run from its journal: time by phase, attempts, CPU, GPU and memory of its ranks. Pure.
 
-``History`` folds the events. ``output.page`` draws it, ``phases`` says where the time went, and
+``History`` folds the events. ``output.page`` draws it, ``phases`` sums up the times, and
 ``chrome`` gives the same for chrome://tracing and ui.perfetto.dev (``--trace``; "Trace Event
 Format" of the Chromium project).
 """
@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Phase:
-    """One kind of span: how many there were, and their seconds. slowest: whose took ``longest``."""
+    """One kind of span: their number and seconds. slowest: the owner of the longest one."""
 
     name: str
     count: int
@@ -83,7 +83,7 @@ FIGURES = {
     "GPU memory": "GiB used on its GPU",
     "silence": "seconds since it wrote anything",
 }
-#: the least end of a scale; a second or two without a line is no silence
+#: the least end of a scale: a second or two without a line do not count as silence
 _LEAST_TOP = {"CPU": 100.0, "GPU": 100.0, "silence": 10.0}
 #: rows and columns of a heat map at most, and the seconds of one before any are joined
 MOST_ROWS, MOST_COLUMNS, FINEST = 256, 120, 0.125
@@ -92,8 +92,8 @@ MOST_ROWS, MOST_COLUMNS, FINEST = 256, 120, 0.125
 class Heat:
     """One figure of every rank over time, in columns of equal ``width`` (seconds).
 
-    When the columns do not suffice, two are joined everywhere: memory is bounded by ranks. A cell
-    is the mean of its figures. top: a picture's scale ends there, or at a larger figure.
+    When there are too many columns, each two are joined, so memory is bounded by ranks. A cell
+    is the mean of its figures. top: the least end of a picture's scale.
     """
 
     def __init__(self, top: float = 0.0) -> None:
@@ -102,7 +102,7 @@ class Heat:
         self.cells: dict[int, dict[int, tuple[float, float]]] = {}  # rank -> column -> sum, weight
 
     def add(self, rank: int, since: float, until: float, value: float) -> None:
-        """``rank`` had ``value`` from ``since`` to ``until`` (seconds since the run began)."""
+        """Note that ``rank`` had ``value`` from ``since`` to ``until`` (seconds of the run)."""
         while until / self.width >= MOST_COLUMNS:
             self._join()
         row = self.cells.setdefault(rank, {})
@@ -132,7 +132,7 @@ class Heat:
     def rows(self) -> tuple[list[list[int]], list[dict[int, float]]]:
         """The rows of a picture: the ranks of each, and its means by column.
 
-        Of more than ``MOST_ROWS`` ranks some share a row; it shows the farthest from the median.
+        With more than ``MOST_ROWS`` ranks, several share a row, which shows the most unusual one.
         """
         ranks = sorted(self.cells)
         group = -(-len(ranks) // MOST_ROWS)
@@ -152,7 +152,7 @@ class Heat:
 
 
 def _oddest(rows: Sequence[Mapping[int, float]], usual: Mapping[int, float]) -> dict[int, float]:
-    """Of several rows one: in each column what is farthest from the median of all ranks."""
+    """Make one row of several: in each column the value farthest from the median of all ranks."""
     columns = {at for row in rows for at in row}
     return {
         at: max((row[at] for row in rows if at in row), key=lambda value: abs(value - usual[at]))
@@ -160,14 +160,14 @@ def _oddest(rows: Sequence[Mapping[int, float]], usual: Mapping[int, float]) -> 
     }
 
 
-#: a sample stands for the time since the last one of its rank, unless that is this often as long
-#: as the shortest such time was: then nothing is known of the time between
+#: a sample is valid for the time since the last one of its rank, unless that is so many times as
+#: long as the shortest such time: then the time between is unknown
 GAP = 4.0
 
 
 @dataclass
 class RankLife:
-    """A rank of one attempt; until, status: None while it has not been seen to end."""
+    """A rank of one attempt; until, status: None until it exits."""
 
     node: int
     since: float
@@ -201,7 +201,7 @@ GIB = 2.0**30
 
 
 class History(Sink):
-    """A run of its journal, whole or up to now.
+    """A run from its journal, whole or so far.
 
     began, closed: the journal's first and last event. tries: the attempts. lost: (when, host).
     hosts: names of the nodes. The spans of a host are connect (beside it the transport's steps),
@@ -228,7 +228,7 @@ class History(Sink):
         self._seen: dict[int, tuple[float, float]] = {}
 
     def spans(self) -> list[Span]:
-        """All phases, in order; open ones end with the last event."""
+        """All phases, in order; open phases end with the last event."""
         now = self.seconds
         still = [Span(*line, name, at, max(at, now)) for line, (name, at) in self._open.items()]
         return sorted([*self._spans, *still], key=lambda span: (span.since, span.until))
@@ -322,7 +322,7 @@ class History(Sink):
         self.moments.append(Span(node, LINK, name, now, now, details))
 
     def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
-        """The open phase of ``line`` is over; ``name`` begins."""
+        """End the open phase of ``line``, and begin ``name``."""
         self._end(line, now, **details)
         self._open[line] = (name, now)
 
@@ -332,7 +332,7 @@ class History(Sink):
             self._spans.append(Span(*line, name, since, max(since, now), details))
 
     def _over(self, now: float) -> None:
-        """The attempt is over; its open ranks end now."""
+        """End the attempt and its open ranks now."""
         if self.tries and self.tries[-1].until is None:
             self.tries[-1].until = now
             for life in self.tries[-1].ranks.values():
@@ -362,9 +362,9 @@ class History(Sink):
                     self.heats[figure].add(rank.rank, since, now, value)
 
     def apart(self) -> list[tuple[str, Outlier]]:
-        """(figure, rank with its mean and the median of all), of ranks unlike the others.
+        """(figure, rank with its mean and the median of all), for ranks unlike the others.
 
-        Not by silence: in most jobs rank 0 writes and the others do not.
+        Silence is left out, because in most jobs rank 0 writes and the others do not.
         """
         least = {"CPU": 25.0, "GPU": 25.0, "memory": 0.25, "GPU memory": 0.5}
         return [
@@ -376,7 +376,7 @@ class History(Sink):
         ]  # fmt: skip
 
     def host_of(self, rank: int) -> str:
-        """The name of the host where ``rank`` ran last; "" for one that never did."""
+        """The name of the host where ``rank`` ran last; "" if it never ran."""
         for one in reversed(self.tries):
             if rank in one.ranks:
                 node = one.ranks[rank].node
@@ -385,7 +385,7 @@ class History(Sink):
 
 
 def _few(found: list[Outlier], count: int) -> Iterable[Outlier]:
-    """``found``, unless so many that ranks have different parts in the job."""
+    """``found``, or nothing if so many ranks differ that they have different tasks in the job."""
     return found if len(found) <= count / 4 else ()
 
 

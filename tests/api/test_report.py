@@ -178,7 +178,7 @@ def test_hosts_that_were_not_fit() -> None:
     began = RunBegan("run-1", 1.0, ("n1",), (excluded,))
     report = folded(began, HostExcluded("n7", "bad", "n8"), closed(failed(None)))
     assert report.excluded == (excluded,)
-    assert report.verdict == ("note: n7: left out, not fit: bad; n8 takes its place",)
+    assert report.verdict == ("note: n7: left out, unhealthy: bad; n8 takes its place",)
 
 
 def test_what_a_rank_said_last() -> None:

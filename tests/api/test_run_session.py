@@ -199,7 +199,7 @@ def test_hosts_that_are_left_out_are_told_of() -> None:
     heard = Heard()
     ran = Ran(plan_of(["true"], "localhost:1"), (heard,), excluded=(Exclusion("n2", "bad", "n3"),))
     assert heard.names.count("host.excluded") == 1
-    assert ran.report.verdict == ("note: n2: left out, not fit: bad; n3 takes its place",)
+    assert ran.report.verdict == ("note: n2: left out, unhealthy: bad; n3 takes its place",)
     assert ran.report.ok
 
 

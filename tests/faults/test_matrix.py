@@ -276,7 +276,7 @@ class TestNetwork:
         run.cluster.cut("n2")
         wait_for(lambda: "note: n2 has been silent for " in run.said(), 30, run.said)
         run.cluster.mend("n2")
-        wait_for(lambda: "note: n2 is heard again after " in run.said(), 30, run.said)
+        wait_for(lambda: "note: n2 responds again after " in run.said(), 30, run.said)
         assert run.process.poll() is None
         run.terminate()
         run.ends(143, 2 + SLACK)

@@ -1,7 +1,7 @@
-"""The notes of a fan-out command or a copy, and its summary: how each host ended.
+"""The notes of a fan-out command or a copy, and its summary with each host's outcome.
 
-Equal hosts are folded. ``Passthrough`` shows the output of one host's terminal on our own, byte for
-byte and not sanitized, as ``ssh -t`` does: a full-screen program needs the whole terminal.
+Equal hosts are folded. ``Passthrough`` shows the output of one host's terminal on the user's, byte
+for byte and not sanitized, as ``ssh -t`` does: a full-screen program needs the whole terminal.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dispatcher.model.paths import write_all
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 
-#: words of a line of the summary
+#: characters of a line of the summary
 _WIDEST = 300
-#: the trouble of hosts that were never contacted, as advice is asked for it
+#: the trouble of hosts that were never contacted, as a key for advice
 NOT_STARTED = "not started"
 
 
 class ExecNotes(Sink):
-    """Says what the user should know at once; with ``verbose``, every step of every host.
+    """Prints a note for important events at once; with ``verbose``, for every step of a host.
 
     names: node -> name. say: writes one line.
     """
@@ -42,7 +42,7 @@ class ExecNotes(Sink):
         if self._held:
             self._say(
                 f"note: {fold(self._held)}: the command ended, but a process it started holds its "
-                "output open; what that process writes is not shown"
+                "output open; later output of that process is not shown"
             )
 
     def event(self, entry: Entry) -> None:
@@ -119,7 +119,7 @@ def describe(
     """The lines at the end; [] when every command exited 0. Equal outcomes are folded.
 
     advise: gives the remedy that our machine knows for a kind of failure, or ``exit code 127``.
-    again: what -w calls each host, None where it cannot; as ``names`` by default.
+    again: each host's name for -w, None where it has none; ``names`` by default.
     """
     bad = [
         (name, outcome, typed)
@@ -146,7 +146,7 @@ def describe(
 
 
 def _trouble(outcome: exec_events.Outcome, rest: str | None) -> tuple[str, str, str | None]:
-    """Kind, words and hint of what went wrong. rest: the hint where hosts were not started."""
+    """Kind, text and hint of a bad outcome. rest: the hint where hosts were not started."""
     text = outcome_text(outcome)[:_WIDEST]
     match outcome:
         case exec_events.Failed(failure):

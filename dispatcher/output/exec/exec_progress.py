@@ -1,4 +1,4 @@
-"""How far a fan-out command or a copy is, in a line below the lines of a terminal.
+"""Shows the progress of a fan-out command or a copy in a line below the lines of a terminal.
 
 A command: hosts done, failed, at work, slow. A copy: hosts, bytes, rate, time left. rich is loaded
 when the first line is drawn: a quick command shows none.
@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-#: seconds after which those that are not done are named
+#: seconds after which hosts that are not done are named
 SLOW = 5.0
 
 
 class ExecProgress(Sink):
-    """names: node -> name. Told on the sinks' thread, asked on the screen's.
+    """The progress of a command; fed on the sinks' thread, drawn on the screen's.
 
-    Nothing is drawn before a host was reached: a passphrase may be asked for until then.
+    names: node -> name. It is drawn only after a host was reached, because until then dispatch may
+    ask for a passphrase.
     """
 
     def __init__(self, names: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +69,7 @@ class ExecProgress(Sink):
     def lines(
         self, columns: int, bars: Sequence[tuple[str, bytes]] = ()
     ) -> list[tuple[bytes, int]]:
-        """What to draw: the hosts' ``bars`` and a line, no wider than ``columns``, or nothing."""
+        """The lines to draw: the hosts' ``bars`` and a line, no wider than ``columns``."""
         with self._lock:
             if not self._reached:
                 return []
@@ -93,7 +94,7 @@ def _has_failed(outcome: exec_events.Outcome) -> bool:
 
 def _head(done: int, failed: int, total: int, part: float) -> Text:
     """``3 of 8 hosts (1 failed)`` and a bar of which ``part`` is full."""
-    from rich.text import Text  # which a quick command, or one without a terminal, has no use for
+    from rich.text import Text  # a quick command, or one without a terminal, does not need it
 
     from dispatcher.output.terminal.footer import bar
 
@@ -116,7 +117,7 @@ RATE = 5.0
 
 
 class CopyProgress(Sink):
-    """copies: what is known of each host's copy; its numbers grow meanwhile."""
+    """The progress of a copy. copies: the state of each host's copy, which changes."""
 
     def __init__(
         self, copies: Sequence[CopyResult], clock: Callable[[], float] = time.monotonic

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 #: bytes kept of one stream of one host
 MOST = 4 << 20
-#: lines of a block above which a difference is only stated, since finding it is quadratic
+#: lines of a block above which a difference is only stated, because finding it is quadratic
 MOST_LINES = 5000
 
 _RULE = b"-" * 15
 
 
 class HostOutput(Sink):
-    """Keeps what each host wrote to ``streams``, and when it was done."""
+    """Keeps the output of each host to ``streams``, and when the host was done."""
 
     def __init__(self, streams: frozenset[int]) -> None:
         self._streams = streams
@@ -66,9 +66,9 @@ def gathered(
 ) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
-    Blocks are equal if their bytes are, but for the last line end. blocks: host name -> what it
-    said. Hosts that said nothing are left out. what: text behind the names. exact: for a program,
-    which gets the bytes; else for a terminal.
+    Blocks are equal if their bytes are, except the last line end. blocks: host name -> its output.
+    Hosts without output are left out. what: text after the names. exact: for a program, which gets
+    the bytes; else for a terminal.
     """
     for names, text in _groups(blocks, exact=exact):
         head = f"{_RULE.decode()}\n{_counted(names)}{what}\n{_RULE.decode()}\n" if label else ""
@@ -98,9 +98,9 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def differences(blocks: Mapping[str, bytes], *, exact: bool = False) -> Iterator[bytes]:
-    """How the other blocks differ from the most frequent one, as unified diffs.
+    """Unified diffs of the other blocks, empty ones too, against the most frequent one.
 
-    An empty block is one, too. exact: see ``gathered``.
+    exact: see ``gathered``.
     """
     groups = _groups(blocks, silent=True, exact=exact)
     if len(groups) < 2:
@@ -121,7 +121,7 @@ def differences(blocks: Mapping[str, bytes], *, exact: bool = False) -> Iterator
 def _groups(
     blocks: Mapping[str, bytes], *, silent: bool = False, exact: bool = False
 ) -> list[tuple[list[str], bytes]]:
-    """Hosts with equal blocks, and the text to show of them; most hosts first."""
+    """Hosts with equal blocks, and the text to show for them; most hosts first."""
     said = ((name, ended(block)) for name, block in blocks.items() if block or silent)
     groups = sorted(gather(said), key=lambda one: -len(one[0]))
     texts = apart([block for _, block in groups], exact=exact)
@@ -129,8 +129,10 @@ def _groups(
 
 
 def apart(blocks: Sequence[bytes], *, exact: bool) -> list[bytes]:
-    """What to show of ``blocks``, which differ and so look different: on a terminal those that
-    would look alike come with all their bytes, as ``\\x0d`` for CR."""
+    """The text to show for each of ``blocks``, which all differ.
+
+    Blocks that would look equal on a terminal show all their bytes, as ``\\x0d`` for CR.
+    """
     texts = [shown(block, exact=exact) for block in blocks]
     alike = Counter(texts)
     return [
@@ -140,12 +142,12 @@ def apart(blocks: Sequence[bytes], *, exact: bool) -> list[bytes]:
 
 
 def ended(block: bytes) -> bytes:
-    """``block``, with an end of its last line."""
+    """``block``, with an end for its last line."""
     return block + b"\n" if block and not block.endswith(b"\n") else block
 
 
 def shown(block: bytes, *, exact: bool) -> bytes:
-    """``block``, whole lines, as it is shown: for a terminal as that would look, and harmless."""
+    """``block`` in whole lines; unless ``exact``, as a terminal would show it, and sanitized."""
     if exact:
         return ended(block)
     assembler = LineAssembler(limit=len(block))
@@ -157,7 +159,7 @@ def _strings(text: bytes) -> list[str]:
 
 
 def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOutcome:
-    """What became of one host, for programs."""
+    """One host's outcome, for programs."""
     failure = outcome.failure if isinstance(outcome, exec_events.Failed) else None
     kind = type(outcome).__name__.replace("Not", "not ").lower()
     return {
@@ -187,7 +189,7 @@ def record(
         try:
             found[title] = data.decode()
         except UnicodeDecodeError as bad:
-            if dropped and bad.reason == "unexpected end of data":  # a letter that was cut off
+            if dropped and bad.reason == "unexpected end of data":  # a character was cut
                 dropped += len(data) - bad.start
                 found[title] = data[: bad.start].decode()
             else:
@@ -198,5 +200,5 @@ def record(
 
 
 def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
-    """Host name -> what it wrote to ``stream``."""
+    """Host name -> its output to ``stream``."""
     return {name: outputs.block(node, stream) for node, name in enumerate(names)}

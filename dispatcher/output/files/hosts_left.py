@@ -1,9 +1,9 @@
-"""The hosts of a fan-out command that are still to be served, as a hostfile.
+"""Writes a hostfile with the hosts of a fan-out command that failed or are not done yet.
 
 ``--failed-to`` writes it and ``--retry-failed`` reads it: each line has a host as it was named, and
 the reason as a comment. The file is right at every moment: all hosts are in it before the first is
 touched, and each that is done is taken out. So a rolling execution whose launcher was killed can go
-on from it. When nothing is left to do, it holds only its first comment.
+on from it. At the end it may have only its first comment.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dispatcher.model.paths import replace_file
 from dispatcher.output.exec.exec_notes import outcome_text
 
 _HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
-#: of the time, what may be spent on writing it anew
+#: the share of time that dispatch may spend on rewriting it
 _SHARE = 0.05
 
 
 class HostsLeft(Sink):
-    """Keeps files up to date until the end, when whoever has all outcomes calls ``write``.
+    """Keeps the files up to date until the end, when the caller calls ``write`` with all outcomes.
 
-    lists: path -> its hosts: those that are served, then others that stay in it.
+    lists: path -> its hosts: those of the command, then others that stay in it.
     Raises: FileUnusable for a path that cannot be written.
     """
 
@@ -64,9 +64,9 @@ class HostsLeft(Sink):
 
 
 def write(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> None:
-    """Replace the file by the hosts that are not done well.
+    """Replace the file by the hosts that failed or are not done.
 
-    outcomes: place among ``hosts`` -> what became of it, if it is known. Raises: OSError.
+    outcomes: place among ``hosts`` -> outcome, if it is known. Raises: OSError.
     """
     lines = [_HEAD]
     for node, host in enumerate(hosts):

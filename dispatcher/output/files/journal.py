@@ -1,7 +1,7 @@
 """The journal of a run, written and read back; docs/design/journal.md has its format.
 
 Each event is one JSON line, in the order in which the run saw it, with its time in seconds since
-the run began. Output is not in it, its counts are.
+the run began. It has the counts of output, not the output.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.model.paths import create, write_all
 
 
 class Journal(Sink):
-    """Writes to a new file ``path`` (mode 0600); ``warn`` hears once of a disk that refuses.
+    """Writes to a new file ``path`` (mode 0600); calls ``warn`` once if the disk refuses.
 
     Raises: OSError if the file cannot be created.
     """
@@ -68,8 +68,8 @@ def _add(fd: int, entry: Entry) -> None:
 def read(path: Path, *, may_break_off: bool = False) -> Iterator[Entry]:
     """The events of the journal at ``path``, in order.
 
-    may_break_off: a last line without an end is passed over, as of a run that is writing it.
-    Raises: DispatchError, with file and line, for what cannot be read or is no event.
+    may_break_off: ignore a last line without an end, which a run may be writing.
+    Raises: DispatchError, with file and line, if a line cannot be read or is not an event.
     """
     number = 1
     try:

@@ -2,8 +2,8 @@
 
 Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
 bounds how far each stream is read, in the rank's own bytes from the beginning, so that a live
-stream can follow without a seam. A full piece never changes its name, it can only go; only the file
-being written is renamed. docs/design/output.md says what is not covered.
+stream can follow without a gap. A full piece keeps its name until it is removed; only the file
+being written is renamed. docs/design/output.md has the limits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LONG = 64 << 10
 
 CHUNK = 1 << 16
 
-#: readings of the names until they fit together, and seconds between two
+#: attempts to list names that are consistent, and seconds between two
 TRIES, PAUSE = 50, 0.002
 
 _MARK = re.compile(rb"\[dispatch: ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes left out here\]\n")
@@ -76,7 +76,7 @@ class RotatedReader:
         """The new bytes, ``most`` of them: (bytes that were removed before, the bytes that follow).
 
         names: as ``names_in`` gave them a moment ago, to look them up once for many files.
-        Raises: OSError for a file that is there and cannot be read.
+        Raises: OSError for a file that exists and cannot be read.
         """
         stop = None if most is None else self.position + most
         with ExitStack() as stack:
@@ -105,7 +105,7 @@ class RotatedReader:
                 yield from self._rest(last, base, stop)
 
     def _rest(self, file: BinaryIO, base: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
-        """What ``file``, which begins at ``base``, holds beyond the position."""
+        """The bytes of ``file``, which begins at ``base``, after the position."""
         file.seek(self.position - base)
         while stop is None or self.position < stop:
             data = file.read(CHUNK if stop is None else min(CHUNK, stop - self.position))
@@ -143,7 +143,7 @@ class RotatedReader:
         return names_in(self._path.parent).get(self._path.name, Names())
 
     def _mark(self, number: int) -> int | None:
-        """How many bytes the piece says were removed; None if it is no such mark."""
+        """The number of removed bytes in the piece's mark; None if it is not a mark."""
         try:
             with open(self._piece(number), "rb") as file:
                 return _count(file)
@@ -160,10 +160,10 @@ def _count(file: BinaryIO) -> int | None:
 
 
 class RankLogReader:
-    """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other.
+    """Reads the files of ``RankFiles`` in ``folder``, rank by rank, attempt after attempt.
 
     An open line of an attempt is ended before the next attempt, by a byte that is not counted.
-    taken: (rank, stream) -> bytes given so far, or passed over as removed.
+    taken: (rank, stream) -> bytes given so far, or skipped as removed.
     """
 
     def __init__(self, folder: Path, only: int | None = None) -> None:
@@ -174,7 +174,7 @@ class RankLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
+        """Give ``sink`` the new bytes, of a stream at most ``most``; return whether any came."""
         any_new = False
         for folder in self._attempts():
             for key, path, names in self._streams(folder):
@@ -224,7 +224,7 @@ class _Head(NamedTuple):
 
 
 class MergedLogReader:
-    """The lines of ``merged.log``, in the order in which they came.
+    """Reads the lines of ``merged.log``, in the order in which they came.
 
     until: if the beginning was removed (``--log-keep``), bytes cannot be counted from it; then
     lines after this time (seconds since the epoch) are left to the live stream.
@@ -239,7 +239,7 @@ class MergedLogReader:
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """Give ``sink`` what is new, of a stream no more than ``most``; whether anything was."""
+        """Give ``sink`` the new bytes, of a stream at most ``most``; return whether any came."""
         was = self._file.position
         removed = 0
         for missing, data in self._file.read():
@@ -255,7 +255,7 @@ class MergedLogReader:
         return self._file.position > was
 
     def _line(self, line: bytes, sink: Sink, most: Counts | None, *, ends: bool) -> None:
-        """Take ``line``, or what comes next of one that has begun."""
+        """Take ``line``, or the next part of a line that has begun."""
         if self._head is None:
             match = _LINE.match(line)
             self._head = _Head() if match is None else self._read_head(match)

@@ -4,7 +4,7 @@ Per-rank files (``rank-00012.out``, ``rank-1.00000.err`` for rank 0 of the first
 exactly the bytes of the rank, mode 0600; ranks that were started again have ``restart-1`` and so
 on. Bytes left out on request are marked in their place. A file of bounded size is cut into pieces,
 ``.1`` the oldest, at a line end where there is one; if only some are kept, the oldest is a mark
-that says how many bytes were before it (``mark``). Per-host files have the name of the host.
+with the number of bytes that were before it (``mark``). Per-host files have the name of the host.
 
 ``merged.log`` has one line for each line of a rank, as container runtimes write it (CRI): time of
 arrival (UTC), rank, stream, then ``F`` for a whole line, ``P`` for a part that goes on in the next
@@ -35,15 +35,15 @@ MOST_OPEN = 256
 
 
 def mark(count: int) -> bytes:
-    """The line that stands for ``count`` bytes which are not in a file."""
+    """The line in place of ``count`` bytes which are not in a file."""
     return f"[dispatch: {count:,} bytes left out here]\n".encode()
 
 
 class LogFile:
     """A new file ``path``, mode 0600. Raises: OSError, here and when written.
 
-    With ``release`` the descriptor is given back until the next write, for runs with
-    more ranks than files may be open.
+    ``release`` closes the descriptor until the next write, for runs with more ranks than
+    files may be open.
     """
 
     def __init__(self, path: Path, rotation: Rotation) -> None:
@@ -62,7 +62,7 @@ class LogFile:
             self._rotate()
 
     def write(self, data: bytes) -> None:
-        """Append ``data``, in pieces where the bound says so. Raises: OSError."""
+        """Append ``data``, and begin a new piece at the size limit. Raises: OSError."""
         limit = self._rotation.size
         while limit is not None and self._size + len(data) > limit:
             left = limit - self._size
@@ -75,7 +75,7 @@ class LogFile:
         self._append(data)
 
     def release(self) -> None:
-        """Give the descriptor back; the next write opens the same file again."""
+        """Close the descriptor; the next write opens the same file again."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -87,7 +87,7 @@ class LogFile:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             write_all(self._fd, data)
-        except OSError:  # whole, or nothing of it: what follows may be another rank's line
+        except OSError:  # undo a partial write: the next bytes may be another rank's line
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, self._size)
                 os.lseek(self._fd, self._size, os.SEEK_SET)
@@ -105,7 +105,7 @@ class LogFile:
             oldest = self._pieces - len(self._sizes)
             os.unlink(self._piece(oldest))
             if oldest > 1:
-                os.unlink(self._piece(oldest - 1))  # the mark that stood there
+                os.unlink(self._piece(oldest - 1))  # the previous mark
             write_new(self._piece(oldest), mark(self._gone))
         self._fd = create(self._path)
         self._size = 0
@@ -115,9 +115,9 @@ class LogFile:
 
 
 class StreamFiles(Sink, abc.ABC):
-    """Writes each stream into a file of its own, which ``path`` names; below ``folder``.
+    """Writes each stream into its own file below ``folder``, at ``path``.
 
-    warn: called with a text when a file cannot be written. missing: bytes that could not be.
+    warn: called with a text when a file cannot be written. missing: bytes that were not written.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class StreamFiles(Sink, abc.ABC):
 
 
 class RankFiles(StreamFiles):
-    """The files of a run's ranks; those of ranks that were started again in folders of theirs."""
+    """The files of a run's ranks; each restart has its own folder."""
 
     _restarted = ""
 
@@ -237,7 +237,7 @@ PART = 64 << 10
 
 
 class MergedLog(Sink):
-    """Writes the new file ``path``, mode 0600; ``warn`` hears once of a disk that refuses.
+    """Writes the new file ``path``, mode 0600; calls ``warn`` once if the disk refuses.
 
     Raises: OSError if the file cannot be created.
     """
@@ -255,7 +255,7 @@ class MergedLog(Sink):
         self._clock = clock
         self._spill = Spill()
         self._heads: dict[tuple[int, int], LongLine] = {}  # of lines longer than ``PART``
-        self._broken: set[tuple[int, int]] = set()  # whose line is in parts for want of room
+        self._broken: set[tuple[int, int]] = set()  # whose line is in parts for lack of room
         self._rest: dict[tuple[int, int], bytes] = {}
         self.missing = 0  # bytes that could not be written
 
@@ -311,7 +311,7 @@ class MergedLog(Sink):
             self._write(self._prefix(key, b"P") + rest + b"\n", len(rest))
 
     def _put_aside(self, key: tuple[int, int], text: bytes) -> bytes:
-        """Keep a long line elsewhere until its end; what is held of ``text``."""
+        """Keep a long line in the spill file until its end; return the part of ``text`` to hold."""
         head = self._heads.get(key) or self._heads.setdefault(key, LongLine(self._spill))
         rest = head.take(text)
         if rest is not None:
@@ -322,7 +322,7 @@ class MergedLog(Sink):
         return b""
 
     def _write_long(self, key: tuple[int, int], tag: bytes, last: bytes) -> None:
-        """Write a long line, or the part of it that there is; ``last`` is its end."""
+        """Write a long line, or its part so far; ``last`` is its end."""
         head, prefix = self._heads.pop(key), self._prefix(key, tag)
         self._write(prefix, 0, reserve=len(prefix) + len(head) + len(last) + 1)
         for piece in head.pieces():
@@ -331,7 +331,7 @@ class MergedLog(Sink):
         head.drop()
 
     def _write(self, lines: bytes, nbytes: int, reserve: int = 0) -> None:
-        """Write ``lines``, ``nbytes`` of them a rank's. reserve: bytes of the line they begin."""
+        """Write ``lines``, with ``nbytes`` of a rank. reserve: bytes of the line they begin."""
         try:
             self._file.reserve(reserve)
             self._file.write(lines)
@@ -347,6 +347,6 @@ class MergedLog(Sink):
 
 
 def stamp(seconds: float) -> str:
-    """The time of arrival (since the epoch) as it stands before a line; sorts as the times do."""
+    """The prefix of a line for its time of arrival (since the epoch); sorts as the times do."""
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{when}.{int(seconds % 1 * 1e6):06d}Z"

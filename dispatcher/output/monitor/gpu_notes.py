@@ -1,6 +1,6 @@
-"""Tells what a GPU's own driver says of it while ranks use it: Xids, and what holds it back.
+"""Reports errors (Xids) and slowdowns that a GPU's driver records while ranks use the GPU.
 
-It goes by the samples of hosts, so it needs NVML there and no root. Each is told once an attempt.
+It reads the samples of hosts, so hosts need NVML, but not root. Each is reported once an attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REASONS = {**HARD_SLOW, **SOFT_SLOW}
 
 
 class GpuNotes(Sink):
-    """Tells ``GpuTroubled``, which comes back on the spine."""
+    """Sends ``GpuTroubled``, which comes back on the spine."""
 
     def __init__(self, tell: Callable[[ev.Event], None]) -> None:
         self._tell = tell

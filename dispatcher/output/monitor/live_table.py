@@ -35,7 +35,7 @@ STATES = {
 class Row(Value):
     """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
 
-    state: a word for eyes. gpu: % used, bytes used, watts of the rank's GPU. last: its last
+    state: a word for the table. gpu: % used, bytes used, watts of the rank's GPU. last: its last
     line, sanitized.
     """
 
@@ -54,7 +54,7 @@ class Row(Value):
 
 @value
 class Snapshot(Value):
-    """One moment of a run. late: hosts whose GPUs do not answer. slow: of ranks, in words."""
+    """One moment of a run. late: hosts whose GPUs do not answer. slow: lines on slow ranks."""
 
     picture: Picture
     rows: tuple[Row, ...]
@@ -69,7 +69,7 @@ class Snapshot(Value):
     @staticmethod
     def of_plain(plain: Mapping[str, Any]) -> Snapshot:
         """The snapshot that ``plain`` encoded, after JSON. Raises: ValueError for anything else."""
-        from dispatcher.core.events import codec  # which the run itself has no use for
+        from dispatcher.core.events import codec  # the run itself does not need it
 
         names = [field.name for field in dataclasses.fields(Row)]
         try:
@@ -85,14 +85,14 @@ class Snapshot(Value):
 class _Rank:
     node: int
     pid: int | None
-    since: float  # when it was heard last
+    since: float  # when it wrote last
     state: str = "starts"
     alive: bool = True
     sample: RankSample | None = None
 
 
 class Table(Sink):
-    """hosts: node -> name. slow: gives a line for each slow rank."""
+    """Follows the state of each rank. hosts: node -> name. slow: gives lines on slow ranks."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class Table(Sink):
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         self._progress.output(rank, stream, data)
-        with self._lock:  # the first words of a rank may be here before the news of its start
+        with self._lock:  # a rank's first output may come before the event of its start
             last, before = self._tails.get(rank, (stream, b""))
             if last != stream:
-                before = b""  # a bar on one, a line on the other: they are not one line
+                before = b""  # text on two streams is not one line
             self._tails[rank] = (stream, (before + data)[-LAST:])
             if rank in self._ranks:
                 self._ranks[rank].since = self._clock()
@@ -156,7 +156,7 @@ class Table(Sink):
                 (self._late.add if event.late else self._late.discard)(event.node)
 
     def picture(self) -> Picture:
-        """How far the run is; from any thread."""
+        """The progress of the run; from any thread."""
         return self._progress.picture()
 
     def snapshot(self) -> Snapshot:
@@ -197,7 +197,7 @@ class Table(Sink):
 
 
 def _last_line(tail: bytes) -> str:
-    """The last line in ``tail``, or the last state of one that rewrites itself; sanitized."""
+    """The last line in ``tail``, or the last state of a line that rewrites itself; sanitized."""
     text = tail.rstrip(b"\r\n \t")
     line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
     return sanitize(wiped(line.partition(b"\x1b[A")[0])).decode()

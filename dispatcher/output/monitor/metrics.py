@@ -1,8 +1,8 @@
 """The state of each rank as text for Prometheus: in a file, or at a local socket.
 
 A file is replaced at once and never half written, as node_exporter's textfile collector wants it;
-at a socket each caller gets an HTTP answer, and none is waited for. Nothing listens on a network
-port. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+at a socket each caller gets an HTTP answer, and dispatch waits for none. Nothing listens on a
+network port. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _escaped(text: str) -> str:
 
 
 class Metrics(Sink):
-    """text: the exposition of now. warn: hears once of a disk that refuses.
+    """Writes or serves ``text()``, the exposition; calls ``warn`` once if the disk refuses.
 
     Raises: OSError if the file or socket cannot be made.
     """
@@ -101,7 +101,7 @@ class Metrics(Sink):
         return True
 
     def close(self) -> None:
-        """The last word of a file is how it ended; a socket goes."""
+        """Write the file a last time, with the end of the run; or remove the socket."""
         if self._listener is None:
             self._next = 0.0
             self.tick(time.monotonic())
@@ -137,7 +137,7 @@ def _listen(path: Path) -> socket.socket:
             if path.is_socket() and not _answers(path):
                 path.unlink()
         listener.bind(str(path))
-        path.chmod(0o600)  # none can call before ``listen``
+        path.chmod(0o600)  # clients cannot connect before ``listen``
         listener.listen(MOST_CALLERS)
         listener.setblocking(False)
     except OSError:

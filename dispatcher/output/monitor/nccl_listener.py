@@ -1,4 +1,4 @@
-"""Reads in the ranks' output which network NCCL uses (NCCL_DEBUG=INFO), and reports odd hosts.
+"""Reads in the ranks' output which network NCCL uses (NCCL_DEBUG=INFO), and reports outliers.
 
 To search all output costs time. If NCCL_DEBUG is not set for a host, only the first ``FIRST`` bytes
 of each rank are searched. Else blocks are searched for ``NEEDLE`` until every host has named its
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 NEEDLE = b"NCCL "
 #: bytes of a rank that are searched if NCCL_DEBUG is not set; of an unfinished line
 FIRST, MOST_LINE = 64 << 10, 4096
-#: seconds without news after which all, or some hosts only, have said what they use
+#: seconds without news after which the findings are reported, if all or only some hosts named one
 SETTLED, SILENT_LIMIT = 2.0, 15.0
-#: values of NCCL_DEBUG with which it says what it uses
+#: values of NCCL_DEBUG with which NCCL prints its network
 SPEAKS = ("INFO", "TRACE")
 
 
 class NcclListener(Sink):
-    """settings: of each host, the variables of its ranks. clock: seconds, monotonic.
+    """Finds hosts whose NCCL uses another network than the others.
 
-    active: see ``Networks``.
-    tell: takes the event, once for each finding; it comes back on the spine.
+    settings: of each host, the variables of its ranks. clock: seconds, monotonic. active: see
+    ``Networks``. tell: called with the event once for each finding; it comes back on the spine.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NcclListener(Sink):
         self._nodes: dict[int, int] = {}
         self._looked: dict[int, int] = {}  # rank -> bytes, if NCCL_DEBUG is not set
         self._rests: dict[tuple[int, int], bytes] = {}
-        self._news: float | None = None  # when the last of it came; None when it is judged
+        self._news: float | None = None  # when the last line came; None when it was reported
         self._all: bool | None = None  # whether every host has named its network; None: not known
         self._told: set[int] = set()
         self._deaf = False

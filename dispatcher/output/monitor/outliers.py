@@ -1,10 +1,10 @@
 """Finds ranks that are unlike the others: by CPU and GPU, or by the time that their steps take.
 
-``outliers`` is the one rule for all, from medians and median distances, which a few odd ranks do
+``outliers`` is the one rule for all, from medians and median distances, which a few outliers do
 not move. ``SampleOutliers`` uses it on samples (``--sample``): a rank is apart if it differs in the
 same direction ``ROUNDS`` times in a row; a round is over when every host has sent a sample, or one
 is ``BEHIND`` samples ahead. ``StepLines`` uses it on lines that each rank writes once a step
-(``--step-line``). docs/design/hangs.md says what may be concluded from each.
+(``--step-line``). docs/design/hangs.md discusses the conclusions from each.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Steps:
         self._ranks: dict[int, _Rank] = {}
 
     def step(self, rank: int, when: float, took: float | None = None) -> None:
-        """``rank`` has written its line at ``when``; took: the seconds in its text."""
+        """Note that ``rank`` wrote its line at ``when``; took: the seconds in its text."""
         known = self._ranks.setdefault(rank, _Rank())
         known.lines += 1
         known.came.append(when)
@@ -217,13 +217,13 @@ class Steps:
         if any(abs(pace - usual) > LOCKSTEP * usual for pace in paces.values()):
             return paces
         late = self._lateness(known)
-        # the last rank sets the pace of all that wait; the others are done earlier by that time
+        # the last rank sets the pace of all others, which finish their steps so much earlier
         last = max(late.values())
         return {rank: pace - last + late[rank] for rank, pace in paces.items()}
 
     @staticmethod
     def _lateness(ranks: Mapping[int, _Rank]) -> Mapping[int, float]:
-        """rank -> by how many seconds its lines usually come after the same ones of others."""
+        """rank -> by how many seconds its lines usually come after the other ranks' same lines."""
         came: dict[int, list[float]] = {}  # number of the line -> when it came, from all
         for one in ranks.values():
             for at, when in enumerate(one.came, one.lines - len(one.came)):

@@ -1,7 +1,7 @@
-"""How far a run is: hosts and ranks by state, lines, CPU, silence. A fold; draws nothing.
+"""The progress of a run: hosts and ranks by state, lines, CPU, silence. A fold; draws nothing.
 
 Fed on the sinks' thread, read on the screen's, with a lock. For another process a picture is
-encoded here and decoded there, where it ages (``RemoteProgress``).
+encoded here and decoded there; ``RemoteProgress`` adds the time since then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dispatcher.core.events.monitor_events import NodeSampled, RanksStalled
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.frozen import Value, fields_of, value
 
-#: share (%) below which a rank computes nothing; a heartbeat or a poll costs that much
+#: % of a CPU below which a rank counts as idle; a heartbeat or a poll takes about that
 NOTHING = 1.0
 
 
@@ -29,7 +29,7 @@ class CpuShares:
         self._seen: dict[int, tuple[float, float]] = {}  # rank -> when (s), CPU time (s)
 
     def take(self, sample: NodeSampled) -> None:
-        """Look at the next sample of a host."""
+        """Take the next sample of a host."""
         for rank in sample.ranks:
             then, before = self._seen.get(rank.rank, (sample.at, 0.0))
             if sample.at > then:
@@ -39,12 +39,12 @@ class CpuShares:
             self._seen[rank.rank] = (sample.at, rank.cpu)
 
     def forget(self, rank: int) -> None:
-        """``rank`` is another process from now on, or none."""
+        """Forget the samples of ``rank``, which is another process from now on, or none."""
         self.of.pop(rank, None)
         self._seen.pop(rank, None)
 
     def is_idle(self, rank: int) -> bool:
-        """Whether ``rank`` was seen to use no CPU."""
+        """Whether the last samples of ``rank`` show no CPU use."""
         return self.of.get(rank, NOTHING) < NOTHING
 
 
@@ -55,11 +55,11 @@ STATES = ("waiting", "connecting", "connected", "checked", "running", "ended", "
 
 @value
 class Picture(Value):
-    """One moment. hosts: state -> hosts in it; pending: hosts that are not yet checked.
+    """A run's progress at one moment. hosts: state -> count; pending: hosts not checked yet.
 
-    ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that have been
-    reported as stalled and said nothing since, and for how many seconds the report said.
-    idle: of these the ranks that use no CPU.
+    ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that were
+    reported as stalled and have written nothing since; silent_for: the seconds of that
+    report. idle: those of them that use no CPU.
     """
 
     hosts: Mapping[int, int]
@@ -87,7 +87,7 @@ class Progress(Sink):
         self._lock = threading.Lock()
         self._nodes = [WAITING] * count
         self._ranks: dict[int, str] = {}  # rank -> its state
-        self._counts: Counter[str] = Counter()  # of the ranks by state: a picture is wanted often
+        self._counts: Counter[str] = Counter()  # ranks by state, for frequent pictures
         self._lines = 0
         self._last: float | None = None
         self._silent: dict[int, float] = {}
@@ -169,7 +169,7 @@ class Progress(Sink):
 class StallDetector(Sink):
     """Reports ranks that have written nothing for ``after`` seconds, once for each silence.
 
-    tell: takes the event; it comes back on the spine, to the journal and the notes.
+    tell: called with the event; it comes back on the spine, to the journal and the notes.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ def encode_picture(picture: Picture) -> dict[str, Any]:
 
 def decode_picture(plain: Any) -> Picture | None:
     """The picture that ``plain`` encodes, or None."""
-    from dispatcher.core.events import codec  # which the run itself has no use for
+    from dispatcher.core.events import codec  # the run itself does not need it
 
     try:
         return cast("Picture", codec.reader(Picture)(plain, "picture"))
@@ -230,9 +230,9 @@ def decode_picture(plain: Any) -> Picture | None:
 
 
 class RemoteProgress:
-    """The run of another process, for a footer: ``picture`` is the last that came, aged.
+    """The run of another process, for a footer: ``picture`` is the last one, with later times.
 
-    hosts: how many there are. clock: seconds, monotonic.
+    hosts: how many the run has. clock: seconds, monotonic.
     """
 
     def __init__(self, hosts: int, clock: Callable[[], float]) -> None:
@@ -243,14 +243,14 @@ class RemoteProgress:
         self.heard = False
 
     def hear(self, plain: Mapping[str, Any]) -> None:
-        """Take a packed picture; one that is not, or of other hosts, is passed over."""
+        """Take an encoded picture; an invalid one, or one of other hosts, is ignored."""
         picture = decode_picture(plain)
         if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
             self._last, self._heard_at = picture, self._clock()
             self.heard = True
 
     def picture(self) -> Picture:
-        """The run as it is likely to stand now."""
+        """The last picture, with its times moved to now."""
         last, age = self._last, self._clock() - self._heard_at
         since = None if last.since_line is None else last.since_line + age
         return dataclasses.replace(last, seconds=last.seconds + age, since_line=since)

@@ -1,6 +1,6 @@
-"""The terminal while a secret is asked there: ``Asking`` asks, ``TtyLock`` holds others off.
+"""Asks for secrets on the terminal: ``Asking`` asks, ``TtyLock`` keeps other output away.
 
-Always at /dev/tty, so standard input and output can be anything. getpass cannot be called off from
+Always at /dev/tty, so standard input and output can be anything. getpass cannot be cancelled from
 another thread, and a run that ends then must not leave a terminal without echo. Lines are still
 shown: each wipes the prompt, which is written again below it. A process has one terminal, so there
 is one lock, ``OURS``, and one question at a time.
@@ -24,7 +24,7 @@ _WIPE = b"\r\x1b[K"
 
 
 class TtyLock:
-    """Between the threads that ask, the thread that paints, and the threads that write lines."""
+    """Coordinates the threads that ask, the one that paints, and those that write lines."""
 
     def __init__(self) -> None:
         self._state = threading.Condition()
@@ -36,7 +36,7 @@ class TtyLock:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Nothing is drawn below the lines, and nothing will be, in this context."""
+        """Keep the space below the lines free of a footer in this context."""
         with self._state:
             self._asking += 1
             self._state.wait_for(lambda: not self._drawn, ASK_LIMIT)
@@ -53,7 +53,7 @@ class TtyLock:
             return not self._asking
 
     def taken_away(self) -> None:
-        """Nothing is drawn any more."""
+        """Note that the footer was wiped."""
         with self._state:
             self._drawn = False
             self._state.notify_all()
@@ -71,7 +71,7 @@ class TtyLock:
             self._prompt = prompt.rpartition(b"\n")[2]
 
     def answered(self, fd: int) -> None:
-        """The prompt stands no more, and its line is ended. Raises: OSError."""
+        """End the prompt and its line. Raises: OSError."""
         with self._writing:
             self._prompt = b""
             os.write(fd, b"\n")
@@ -81,10 +81,10 @@ OURS = TtyLock()
 
 
 class Asking:
-    """Asks for a secret; ``close`` calls it off and makes the terminal echo again.
+    """Asks for a secret; ``close`` cancels the question and makes the terminal echo again.
 
-    From the first question on our memory cannot be dumped to a file, nor read by other processes of
-    the user.
+    From the first question on, dispatch's memory cannot be dumped to a file, nor read by other
+    processes of the user.
     """
 
     def __init__(self, tty_lock: TtyLock = OURS) -> None:
@@ -95,7 +95,7 @@ class Asking:
         self._wake: int | None = None
 
     def ask(self, prompt: str) -> str | None:
-        """The typed line, maybe empty; None without a terminal, or when called off."""
+        """Return the typed line, maybe empty; None without a terminal, or when cancelled."""
         try:
             fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
@@ -134,7 +134,7 @@ class Asking:
                     os.close(one)
 
     def close(self) -> None:
-        """Call it off, from another thread too: the terminal echoes again, ``ask`` gives None."""
+        """Cancel, also from another thread: the terminal echoes again, ``ask`` returns None."""
         with self._lock:
             self._closed = True
             self._restore()
@@ -149,7 +149,7 @@ class Asking:
 
 
 def _come_to_front(fd: int, wakes: int) -> bool:
-    """Wait to be brought to the foreground of ``fd``; False: called off by ``wakes``."""
+    """Wait until dispatch is in the foreground of ``fd``; False if ``wakes`` cancels."""
     if not in_front(fd):
         os.write(fd, b"dispatch has a question: bring it to the foreground (fg)\n")
     while not (front := in_front(fd)) and not select.select([wakes], [], [], 0.2)[0]:
@@ -158,7 +158,7 @@ def _come_to_front(fd: int, wakes: int) -> bool:
 
 
 def _line(fd: int, wakes: int) -> bytes | None:
-    """The line that is typed at ``fd``, without its end; None if something comes from ``wakes``."""
+    """The line that is typed at ``fd``, without its end; None if ``wakes`` cancels."""
     typed = b""
     poller = select.poll()
     for one in (fd, wakes):

@@ -1,7 +1,7 @@
-"""The live footer and the panel at the end, drawn with rich. Pure: a picture in, lines out.
+"""Draws the live footer and the panel at the end with rich. Pure: a picture in, lines out.
 
 rich takes longer to load than a short run takes, so this is loaded when the first footer is drawn.
-Lines of the panel are neither wrapped nor framed at their sides: its hints are there to be copied.
+Lines of the panel are not wrapped and have no frame at their sides, so that hints can be copied.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BAR = 20
 
 
 class Footer:
-    """hosts: node -> name. Remembers a few seconds, to know how fast lines come."""
+    """Makes the footer's lines; remembers a few seconds for their rate. hosts: node -> name."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._hosts = hosts
@@ -120,7 +120,7 @@ def bar_lines(bars: Sequence[tuple[str, bytes]]) -> list[Text]:
 
 
 def cut(line: Text, columns: int) -> Text:
-    """``line`` in so many columns; a terminal may give one to a sign that has none for rich."""
+    """Cut ``line`` to so many columns; characters of no width for rich count as one column."""
     widths = accumulate(max(1, cell_len(one)) for one in line.plain[: columns + 1])
     fit = sum(width <= columns for width in widths)
     if fit < len(line):
@@ -139,7 +139,7 @@ def bar(part: float) -> Text:
 
 def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
     """Each line as bytes for a terminal, and how many columns it takes."""
-    # of a ``Text`` rich takes nothing for markup, emoji or numbers to be coloured
+    # rich looks for no markup, emoji or numbers in a ``Text``
     console = Console(
         file=io.StringIO(), width=columns, force_terminal=True, color_system="standard"
     )
@@ -154,7 +154,7 @@ def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
 def closing(
     lines: Sequence[str], *, exit_code: int, hosts: int, ranks: int, seconds: float, columns: int
 ) -> list[bytes]:
-    """What to write, line by line. lines: the verdict in words, sanitized; [] if all is well."""
+    """The panel at the end, as lines. lines: the verdict, sanitized; [] if all is well."""
     size = f"{plural(ranks, 'rank')} on {plural(hosts, 'host')}, {clock(seconds)}"
     if not lines:
         text = Text()

@@ -2,9 +2,9 @@
 
 One thread writes everything. Each write takes the footer away, adds whole lines and puts the footer
 back, so no line is torn; no mode of the terminal is changed. A line end that the terminal echoes
-for Enter moves the footer up, and FIONREAD says how many such lines wait. One line too few is wiped
-rather than one too many, which would be a rank's. In the background of the terminal there is no
-footer: the rows belong to the program in front.
+for Enter moves the footer up, and FIONREAD shows how many such lines wait. One line too few is
+wiped rather than one too many, which would be a rank's. In the background of the terminal there is
+no footer, because the rows belong to the program in front.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ def typed(fd: int) -> int:
 
 
 class Terminal(Writer):
-    """Like ``Writer``; ``streams`` are those that end in the terminal ``fd``.
+    """A ``Writer`` with a footer; ``streams`` are those that lead to the terminal ``fd``.
 
-    size: gives (columns, rows). typed, in_front: see there. tty_lock: against questions on the
-    terminal.
+    size: gives (columns, rows). typed, in_front: see these functions. tty_lock: keeps the footer
+    away from questions on the terminal.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Terminal(Writer):
         if self._next is None:
             self._next = now + FIRST
         if now - self._last > STOPPED:
-            self._drawn = []  # it is not below us any more
+            self._drawn = []  # other lines are below it now
         self._last = now
         if not (self._in_front(self._fd) and self._tty_lock.draws()):
             self.close()
@@ -119,7 +119,7 @@ class Terminal(Writer):
     def _replace(
         self, stream: int, batch: bytes, lines: list[tuple[bytes, int]] | None = None
     ) -> None:
-        """Put ``batch`` where the footer stands, and below it the footer; ``lines`` if it changes.
+        """Put ``batch`` in place of the footer, and the footer below it; ``lines`` if it changes.
 
         Keys typed just now may be echoed before our bytes or after them: then a line of the old
         footer stays, but no line of a rank is taken away.
@@ -141,5 +141,5 @@ class Terminal(Writer):
         except OSError:
             columns = 1 << 16
         rows = sum(max(1, -(-width // columns)) for _, width in self._drawn)
-        rows += self._typed(self._fd) > self._known  # one Enter at least; two so soon are rare
+        rows += self._typed(self._fd) > self._known  # at least one Enter; two so soon are rare
         return b"\r\x1b[%dA\x1b[J" % rows

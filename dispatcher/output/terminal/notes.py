@@ -22,11 +22,11 @@ MOST_MAPPED = 32
 
 
 class Notes(Sink):
-    """Says what the user should know at once; with ``verbose``, every step of every host.
+    """Prints a note for important events at once; with ``verbose``, for every step of a host.
 
-    hosts: node -> name. say: writes one line. error_of: why the rank of a cause ended, as it wrote.
-    reached: how far the ranks have come, as ``--progress-line`` found it. changed: what is to be
-    known of the program at a restart.
+    hosts: node -> name. say: writes one line. error_of: a failed rank's own reason. reached: the
+    progress of the ranks, as ``--progress-line`` found it. changed: a remark on the program at a
+    restart.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Notes(Sink):
         self._verbose = verbose
         self._error_of = error_of
         self._reached, self._changed = reached, changed
-        self._restart = ""  # the last, in words
-        self._unbound: set[frozenset[str]] = set()  # reasons not to bind that one host gave
+        self._restart = ""  # the last, as text
+        self._unbound: set[frozenset[str]] = set()  # reasons not to bind, by host
 
     def _say(self, line: str) -> None:
-        self._tell(sanitize_text(line))  # hosts have a part in most of them
+        self._tell(sanitize_text(line))  # most of them have text from hosts
 
     def event(self, entry: Entry) -> None:
         text = self._always(entry.event)
@@ -78,12 +78,12 @@ class Notes(Sink):
                 self._unbound.add(reasons)
                 parts = [f"{fold_ranks(ranks)}: {why}" for why, ranks in unbound[:MOST_MAPPED]]
                 rest = " (the others are)" if bound else ""
-                more = " (-v also tells of other hosts)" if len(self._hosts) > 1 else ""
+                more = " (-v shows other hosts, too)" if len(self._hosts) > 1 else ""
                 return f"{self._hosts[node]}: not bound{rest}: {'; '.join(parts)}{more}"
             case ev.RankLeaked(node, rank):
                 return (
                     f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
-                    "held its output open; what that process writes is not shown"
+                    "held its output open; later output of that process is not shown"
                 )
             case ev.InputLeft(ranks, most, total):
                 return (
@@ -91,7 +91,7 @@ class Notes(Sink):
                     f"{most} of {total} bytes were left"
                 )
             case ev.InputBroken(why):
-                return f"standard input: {why}; the ranks saw its end there"
+                return f"standard input: {why}; the ranks got its end at that point"
             case mpi_events.PmiWaiting(node, never, absent, seconds, some):
                 where = self._hosts[node]
                 parts = [f"{fold_ranks(never)} on {where} (never called MPI_Init)"] if never else []
@@ -111,7 +111,7 @@ class Notes(Sink):
             case monitor_events.RanksHung(seconds, writing):
                 if writing:
                     return f"ranks write, but nothing else has happened for {seconds:.0f} s"
-                return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
+                return f"no activity on any rank for {seconds:.0f} s; looking where they are"
             case ev.TimeShort(signum, seconds):
                 return f"{seconds:g} s are left: all ranks get {signal.Signals(signum).name}"
             case ev.RanksAwaited(ranks, seconds, sooner):
@@ -123,7 +123,7 @@ class Notes(Sink):
                 return (
                     f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "
                     f"{fold_ranks(busy)}: busy, which may be a wait that spins "
-                    "(--progress-line REGEX tells them apart), so the job is not ended"
+                    "(--progress-line REGEX shows which), so the job is not ended"
                 )
             case mpi_events.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
@@ -142,12 +142,12 @@ class Notes(Sink):
             case ev.FolderSent(notes=notes) if notes:
                 return "; ".join(notes)
             case ev.RestartRefused(why):
-                return f"not restarted as dispatch restart wanted it: {why}"
+                return f"not restarted, as dispatch restart asked: {why}"
             case ev.RanksProgressed(what=what) if what and self._restart:
                 return f"{self._restart} goes on at {sanitize_text(what)}"
             case ev.NodeCleared(node, killed):
-                left = f"there, {killed} were killed" if killed else "there"
-                return f"{self._hosts[node]}: looked at again: no process of the run is left {left}"
+                left = f", {killed} were killed" if killed else ""
+                return f"{self._hosts[node]}: checked again: no process of the run is left{left}"
             case ev.HostReplaced(node, by, ranks, why):
                 place = f" with {fold_ranks(ranks)}" if ranks else ""
                 old, new = self._hosts[node], self._hosts[by]
@@ -157,7 +157,7 @@ class Notes(Sink):
             case ev.HostsSilent(nodes, seconds, limit):
                 who, some = fold(self._hosts[node] for node in nodes), len(nodes) > 1
                 if not limit:
-                    return f"{who} {'are' if some else 'is'} heard again after {seconds:.0f} s"
+                    return f"{who} respond{'' if some else 's'} again after {seconds:.0f} s"
                 then = f"after {limit:.0f} s {'they are' if some else 'it is'} lost (--heartbeat)"
                 return f"{who} {'have' if some else 'has'} been silent for {seconds:.0f} s; {then}"
             case ev.LauncherSlept(seconds):
@@ -192,7 +192,7 @@ class Notes(Sink):
                 ranks = plural(len(nodes), "rank")
                 return f"rank {name(by)} spawns world {world}: {ranks} on {where}"
             case mpi_events.MpiFound(node, library, served):
-                what = library or "not told by what the rank has loaded"
+                what = library or "not known from the rank's libraries"
                 return f"{self._hosts[node]}: MPI is {what}, served by {served}"
             case ev.RanksBound(node, bound, unbound):
                 parts = [f"{fold_ranks(ranks)} on {where}" for where, ranks in bound]

@@ -1,7 +1,7 @@
 """The table of all ranks on a terminal's other screen: ``dispatch top``.
 
 ``TableView`` follows the keys and draws a moment of the run (``live_table.Snapshot``) on an
-``AltScreen``, whose descriptor is our own and never blocks. ``leave`` gives back what was changed.
+``AltScreen``, which opens its own descriptor and never blocks. ``leave`` restores the terminal.
 Only SIGKILL leaves the terminal changed, as with any full-screen program: reset(1).
 """
 
@@ -35,7 +35,7 @@ LAST = 1.0
 
 
 class AltScreen:
-    """The terminal that the descriptor ``fd`` leads to. Raises: OSError if it is none."""
+    """The terminal that the descriptor ``fd`` leads to. Raises: OSError if it is not a terminal."""
 
     def __init__(self, fd: int) -> None:
         name = os.ttyname(fd)
@@ -54,11 +54,11 @@ class AltScreen:
 
     @property
     def is_ours(self) -> bool:
-        """Whether we are in the foreground."""
+        """Whether dispatch is in the foreground."""
         return in_front(self._fd)
 
     def enter(self) -> bool:
-        """Take the terminal; False where that may not be now. Raises: OSError, termios.error."""
+        """Take the terminal; False while in the background. Raises: OSError, termios.error."""
         if not self.is_ours:
             return False
         if self._before is None:
@@ -82,7 +82,7 @@ class AltScreen:
                 awake = [before[0] & ~termios.IXON, *before[1:]]
                 termios.tcsetattr(self._fd, termios.TCSANOW, awake)
                 termios.tcsetattr(self._fd, termios.TCSANOW, before)
-            # what is left of a picture must not stand before it
+            # drop the rest of a picture
             self._rest = self._rest[-1:] and b"\x18"  # CAN ends a sequence that is cut
             self._rest += LEAVE
             while self._rest and select.select([], [self._fd], [], LAST)[1]:
@@ -90,7 +90,7 @@ class AltScreen:
         self._rest = b""
 
     def close(self) -> None:
-        """Give back the terminal as it was, for good."""
+        """Restore the terminal and close it."""
         self.leave()
         os.close(self._fd)
 
@@ -104,10 +104,7 @@ class AltScreen:
         return max(1, found.columns), max(1, found.lines)
 
     def draw(self, lines: Sequence[bytes]) -> None:
-        """Show these lines and nothing else; dropped while the terminal takes nothing.
-
-        Raises: OSError.
-        """
+        """Show only these lines; they are dropped while the terminal is full. Raises: OSError."""
         self._flush()
         if self._rest or not self.taken:
             return
@@ -118,7 +115,7 @@ class AltScreen:
         self._flush()
 
     def typed(self) -> bytes:
-        """What was typed since; b"" if nothing. Raises: OSError."""
+        """The keys typed since the last call; b"" if none. Raises: OSError."""
         if not self.taken or not self.is_ours:
             return b""
         try:
@@ -137,12 +134,12 @@ class AltScreen:
 #: characters of a filter
 MOST_FILTER = 64
 
-#: seconds of silence that are worth a colour
+#: seconds of silence that are coloured
 LONG = 60.0
 
 HELP = "q quit  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
 
-#: what s goes through: name -> what the first rows have most of; rank is the plain order
+#: the orders that the key s goes through: name -> figure of which the first rows have most
 SORTS: dict[str, Callable[[Row], float]] = {
     "rank": lambda row: -row.rank,
     "silence": lambda row: -1.0 if row.silence is None else row.silence,
@@ -172,7 +169,7 @@ def keys(data: bytes) -> list[str]:
 
 @dataclass(frozen=True)
 class ViewState:
-    """How the table is looked at. top: rows scrolled away; typing: a filter not yet entered."""
+    """The user's view of the table. top: rows scrolled away; typing: a filter not yet entered."""
 
     sort: str = "rank"
     top: int = 0
@@ -181,7 +178,7 @@ class ViewState:
     over: bool = False
 
     def pressed(self, key: str, page: int) -> ViewState:
-        """The look after ``key``; ``over``: the user has left. page: rows of a screenful."""
+        """The view after ``key``; ``over``: the user has left. page: rows of a screenful."""
         new = dataclasses.replace
         if self.typing is not None:
             if key == "enter":
@@ -215,7 +212,7 @@ def selected(rows: Sequence[Row], view: ViewState) -> list[Row]:
 
 
 class WatchTable:
-    """Draws; remembers a few seconds, to know how fast lines come. hosts: node -> name."""
+    """Makes the lines of the table; remembers a few seconds for a rate. hosts: node -> name."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._footer = Footer(hosts)
@@ -224,8 +221,7 @@ class WatchTable:
     def lines(
         self, snapshot: Snapshot, view: ViewState, columns: int, height: int
     ) -> tuple[list[Text], ViewState]:
-        """At most ``height`` lines, none wider than ``columns``; and the look, scrolled no further
-        than there are rows."""
+        """At most ``height`` lines of ``columns``, and the view, scrolled at most to the end."""
         head = self._footer.lines(snapshot.picture, [], columns)[::-1]
         if snapshot.late:
             names = sanitize_text(fold(snapshot.late))
@@ -341,7 +337,7 @@ class TableView:
         self._next = 0.0
 
     def turn(self, now: float) -> bool:
-        """Look at the keys and draw when it is time; False when the user has left.
+        """Read the keys and draw when it is time; False when the user has left.
 
         Raises: OSError, termios.error when the terminal is gone.
         """

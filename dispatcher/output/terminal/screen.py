@@ -1,7 +1,7 @@
 """The ranks' lines on standard output and standard error, labelled, each in one piece.
 
 ``Screen`` makes lines and decides when they are shown; ``Writer`` writes whole batches of them, and
-notices readers that leave.
+notices when a reader closes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dispatcher.remote.protocol.frames import STDERR, STDOUT
 #: SGR foreground colours that differ on dark and light backgrounds
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
-#: seconds until an unfinished line is shown where a person looks on, and between two looks at
-#: one that goes on, as a progress bar does, where nobody may
+#: seconds until an unfinished line is shown on a terminal, and between two copies of one that goes
+#: on, as a progress bar does, in a file or pipe
 PARTIAL, STATE = 0.2, 30.0
 
 #: bytes of a long line in which ``grep`` looks
@@ -45,18 +45,18 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 @value
 class LineFormat(Value):
-    """How lines look, and which are shown. docs/design/output.md says when one is shown unfinished.
+    """How lines look, and which are shown; docs/design/output.md has the rules for open lines.
 
     label: rank -> text, "" for none. hue: rank -> a number that chooses its colour. terminals:
-    streams that end in one; a line that is too long, or rests for ``partial_after`` seconds, is cut
-    there. state_after: seconds after which a line without end, or a bar without a footer, is shown
-    elsewhere as it is. 0 for never. coloured: streams whose labels have a colour. timestamps: of
-    arrival. grep: show only lines with this. mark_errors: ``!`` behind the label of standard error
-    where both streams end in the same place. fold: world size -> where equal lines of many ranks
-    become one. fold_label: ranks -> their label. exact: streams whose bytes pass unchanged to a
-    program; ranks take turns at line ends, and a line left open is ended before another rank's.
-    is_alone: there is one rank, whose exact bytes wait for nothing. by_terminal: the bytes come
-    through a terminal, which makes CR LF of each LF. who: ranks, for a note.
+    streams that lead to one; a line that is too long, or rests for ``partial_after`` seconds, is
+    cut there. state_after: seconds after which a line without end, or a bar without a footer, is
+    shown on other streams; 0 for never. coloured: streams whose labels have a colour. timestamps:
+    of arrival. grep: show only lines with this. mark_errors: ``!`` after the label of standard
+    error where both streams lead to the same place. fold: world size -> the folding that makes
+    equal lines of many ranks one. fold_label: ranks -> their label. exact: streams whose bytes pass
+    unchanged to a program; ranks take turns at line ends, and an open line is ended before another
+    rank's. is_alone: there is only one rank, whose exact bytes pass at once. by_terminal: the bytes
+    come through a terminal, which makes CR LF of each LF. who: ranks -> text for a note.
     """
 
     label: Callable[[int], str]
@@ -79,8 +79,8 @@ class LineFormat(Value):
 class Screen(Sink):
     """Writes ``label line\\n`` for every line of every rank, a chunk's lines at once.
 
-    footer: (states of bars with their labels, columns) -> what is drawn below the lines
-    where the writer can; see ``terminal``.
+    footer: (states of bars with their labels, columns) -> lines to draw below the others,
+    if the writer is a ``live_terminal.Terminal``.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class Screen(Sink):
         self._folding: Folding[int] | None = None
         self._speakers: dict[int, set[int]] = {}  # rank -> its streams that ``_folding`` waits for
         self._lines: dict[tuple[int, int], LineAssembler] = {}
-        self._bars: set[tuple[int, int]] = set()  # of these those that ever had a bar
+        self._bars: set[tuple[int, int]] = set()  # streams that ever had a bar
         self._exact: dict[tuple[int, int], ExactLines] = {}
         #: descriptor, by its first stream -> the rank with an open line
         self._open: dict[int, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         self._spill = Spill()
-        #: streams with an unfinished line to be shown -> since when: it rests where it will be cut
-        #: then, else it has begun, or gone on after it was shown
+        #: streams with an unfinished line to show -> since when it rests, where it will be cut;
+        #: else since it began, or went on after it was shown
         self._unfinished: dict[tuple[int, int], float] = {}
         # Time that the screen itself was stuck in a write does not count as silence of a
         # rank, so this clock moves by little more than a beat a tick.
@@ -144,7 +144,7 @@ class Screen(Sink):
                         del self._speakers[rank]
                         self._folding.leave()
             case RanksPlaced(world_size):
-                # of a host that was lost; they are started again
+                # finish lines of a lost host, whose ranks are started again
                 for key in [*self._lines, *self._exact]:
                     self._finish(*key)
                 if self._folding is not None:
@@ -169,7 +169,7 @@ class Screen(Sink):
 
     def say(self, line: str) -> None:
         self._end_line(STDERR)
-        self._writer.write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # of hosts, in part
+        self._writer.write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # may quote hosts
 
     def tick(self, now: float) -> bool:
         self._quiet_clock += min(now - self._last_tick, 2 * TICK)
@@ -211,11 +211,11 @@ class Screen(Sink):
         return lines
 
     def _is_cut(self, key: tuple[int, int], lines: LineAssembler) -> bool:
-        """Whether the unfinished line is cut when it is shown before its end."""
+        """Whether showing the unfinished line before its end cuts it."""
         return not lines.is_bar and key[1] in self._view.terminals
 
     def _delay(self, key: tuple[int, int], lines: LineAssembler) -> float:
-        """Seconds until the unfinished line is shown; 0 if there is none, or it never is."""
+        """Seconds until the unfinished line is shown; 0 for never, or if there is none."""
         if not lines.rest:
             return 0.0
         if key[1] not in self._view.terminals:
@@ -330,7 +330,7 @@ class Screen(Sink):
         return prefix
 
     def _marked(self, label: str, stream: int) -> str:
-        """``label`` for a line of ``stream``, which may end where the other does."""
+        """``label`` for a line of ``stream``, marked if it needs the mark of standard error."""
         is_error = stream == STDERR and self._view.mark_errors and self._writer.together
         return label + "!" if label and is_error else label
 
@@ -345,9 +345,9 @@ Live = Callable[[int], list[tuple[bytes, int]]]
 class Writer:
     """Writes batches to the descriptor of their stream.
 
-    on_broken: called once for every stream that nobody reads any more (``| head``,
-    a terminal that went away); that stream is silent from then on. on_full: the same for one that
-    takes no more for another reason, as on a full disk; that has been said on standard error.
+    on_broken: called once for every stream that lost its reader (``| head``, a closed terminal);
+    that stream is silent from then on. on_full: the same for a stream that takes no more for
+    another reason, as on a full disk, after an error on standard error.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class Writer:
         self.pace = 0
         for fd in self._fds.values():
             widen(fd)
-        #: whether both streams end in the same place, where they must be told apart
+        #: whether both streams lead to the same place, so that labels must distinguish them
         self.together = len(self._fds) == 2 and same_file(*self._fds.values())
         self._terminals = frozenset(fd for fd in self._fds.values() if os.isatty(fd))
 
@@ -373,7 +373,7 @@ class Writer:
         if fd is None:
             return
         try:
-            if fd in self._terminals:  # where a question may stand that waits for its answer
+            if fd in self._terminals:  # which may show a question
                 with OURS.lines() as (before, behind):
                     write_all(fd, before + batch + behind)
             else:
@@ -388,11 +388,11 @@ class Writer:
             self._on_full()
 
     def refresh(self, now: float, live: Live) -> bool:
-        """Draw below the lines if it is time; False if that never happens."""
+        """Draw below the lines if it is time; False if this writer never does."""
         return False
 
     def close(self) -> None:
-        """Take away what is not a line."""
+        """Wipe the footer, if there is one."""
 
 
 def same_file(one: int, other: int) -> bool:
@@ -405,7 +405,7 @@ def same_file(one: int, other: int) -> bool:
 
 
 def widen(fd: int) -> None:
-    """Let a pipe hold more, so that its reader is woken less often; if it is a pipe and may be."""
+    """Make the buffer of ``fd`` larger if it is a pipe, so that its reader wakes less often."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 

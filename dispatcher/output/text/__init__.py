@@ -1,4 +1,4 @@
-"""Words and lines: the verdict, stacks, failures, numbers with units.
+"""Makes texts and lines: the verdict, stacks, failures, numbers with units.
 
-Never here: writing. Text is returned, and others write it.
+Never here: writing; the callers write the text.
 """

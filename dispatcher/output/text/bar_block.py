@@ -1,8 +1,8 @@
 r"""Bars below each other, which a program redraws by moving the cursor up: one block of rows.
 
 tqdm draws its second bar as ``LF CR text ESC [A``; rich goes up to its first row before it draws.
-``BarBlock`` follows the cursor as a terminal does, but by whole rows: text behind CR replaces its
-row. A row that is higher than the program has ever gone back is final, and becomes a line.
+``BarBlock`` follows the cursor as a terminal does, but by whole rows: text after CR replaces its
+row. A row above all that the program has ever gone back to is final, and becomes a line.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _TOKENS = re.compile(
 
 
 def block_start(text: bytes, known: int, is_bar: bool) -> int | None:
-    """Where the rows begin to which ``text`` first goes back; None: it redraws nothing.
+    """Where the rows begin to which ``text`` first goes back; None if it redraws nothing.
 
-    known: bytes in which no block began. A move up inside a line that was not begun by CR
+    known: bytes before which no block began. A move up inside a line that does not begin with CR
     (``is_bar``) is text.
     """
     up = _UP.search(text, max(0, known - 5))
@@ -39,7 +39,7 @@ def block_start(text: bytes, known: int, is_bar: bool) -> int | None:
 
 
 class BarBlock:
-    """The rows, and where the cursor is in them. Bounded; takes time as its input is long."""
+    """The rows, and where the cursor is in them. Bounded; its time is linear in the input."""
 
     def __init__(self) -> None:
         self._rows = [bytearray()]
@@ -84,11 +84,11 @@ class BarBlock:
         return self.rest + b"\n" if self.rest else b"", bytes(row) + self._cut
 
     def _move(self, count: int, key: bytes) -> bool:
-        """Do as ``key`` says; whether the next text begins its row."""
+        """Move the cursor by ``key``; return whether the next text begins its row."""
         last = len(self._rows) - 1
         if key in (b"A", b"F"):
             self._at -= min(count, MOST_UP - (last - self._at))
-            if self._at < 0:  # to rows that were lines before it was known that they are redrawn
+            if self._at < 0:  # to rows that have already become lines
                 self._rows[:0] = [bytearray() for _ in range(-self._at)]
                 last, self._at = last - self._at, 0
             self._reach, self._new = max(self._reach, last - self._at), 0

@@ -1,8 +1,8 @@
 """Folds equal text: whole blocks, lines while they come, and hosts with the same trouble. Pure.
 
 ``gather`` folds complete output, one block a host. ``Folding`` folds lines that are still coming: a
-line waits a short time for the others to write the same, and joins an earlier equal one only if it
-passes none of its speaker's lines. ``grouped`` folds hosts with the same trouble: their own names,
+line waits a short time for the same line of other ranks, and joins an earlier equal one only if the
+order of its rank's lines stays. ``grouped`` folds hosts with the same trouble: their own names,
 addresses, fingerprints and line numbers become ``{host}``, ``{address}``, ``{fingerprint}``,
 ``{line}``.
 """
@@ -33,7 +33,7 @@ _COLOUR = re.compile(rb"(\x1b\[[0-9;:]*m)")
 
 
 def gather(blocks: Iterable[tuple[Who, bytes]]) -> list[tuple[list[Who], bytes]]:
-    """Each different block once, with all who said it; in order of the first who did."""
+    """Each different block once, with all its speakers, in order of each block's first one."""
     groups: dict[bytes, list[Who]] = {}
     for who, block in blocks:
         groups.setdefault(block, []).append(who)
@@ -51,9 +51,9 @@ def masked(line: bytes) -> bytes:
 
 @dataclass
 class Folded(Generic[Who]):
-    """A line and all who said it. kind: what the caller told lines apart by.
+    """A line and all its speakers. kind: the caller's key; lines of two kinds are never equal.
 
-    awaited: how many may say it, since they had not left when the first did.
+    awaited: how many speakers there were when the first one wrote it.
     """
 
     line: bytes
@@ -65,11 +65,11 @@ class Folded(Generic[Who]):
 
 
 class Folding(Generic[Who]):
-    """Lines go in one by one and come out once for all who said them.
+    """Takes lines one by one, and returns each once with all its speakers.
 
-    speakers: how many there are; a line that all have said comes out at once, any
+    speakers: how many there are; a line that all have written comes out at once, any
     other after ``window`` seconds, or sooner when too much waits.
-    mask: lines that differ in numbers only are equal, and come out masked.
+    mask: lines that differ only in numbers are equal, and come out masked.
     """
 
     def __init__(self, speakers: int, *, window: float = WINDOW, mask: bool = False) -> None:
@@ -83,7 +83,7 @@ class Folding(Generic[Who]):
         self._count = 0
 
     def add(self, who: Who, line: bytes, now: float, kind: int = 0) -> list[Folded[Who]]:
-        """``who`` said ``line``; the lines that come out because of it."""
+        """Add ``line`` of ``who``; return the lines that come out because of it."""
         key = (kind, masked(line) if self._mask else line)
         numbers, groups = self._by_key.setdefault(key, ([], []))
         at = bisect_right(numbers, self._latest.get(who, 0))
@@ -103,7 +103,7 @@ class Folding(Generic[Who]):
         return self.due(now)
 
     def leave(self, count: int = 1) -> None:
-        """``count`` speakers have ended; no line that comes from now on waits for them."""
+        """Note that ``count`` speakers have ended; later lines do not wait for them."""
         self._awaited -= count
 
     def due(self, now: float) -> list[Folded[Who]]:
@@ -144,14 +144,14 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     return f"{word} {fold_numbers(numbers, name)}"
 
 
-#: trouble -> what the launcher's own machine knows to do about it, or None
+#: trouble -> a remedy that the launcher's own machine knows, or None
 Advise = Callable[[str], "str | None"]
 
 _OWN_PREFIX = re.compile(r"\A\{host\}: |(?<=: )\{host\}: ")
 
 _PORT = re.compile(r"(?<=[^:]):[0-9]+\Z")
 
-#: hints that are told at most
+#: hints that are shown at most
 MOST_HINTS = 5
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
@@ -164,14 +164,14 @@ _OWN = (
 
 
 def no_advice(trouble: str) -> None:
-    """For callers that know nothing more."""
+    """An ``Advise`` without any remedy."""
 
 
 @value
 class Trouble(Value):
-    """What is wrong with one host: ``kind`` in a word, ``why`` in more; what to do about it.
+    """One host's trouble: its ``kind`` in short, the reason ``why``, and a hint.
 
-    about: what to ask for advice; "" for nothing.
+    about: the key for advice; "" for none.
     """
 
     host: str
@@ -182,7 +182,7 @@ class Trouble(Value):
 
 
 def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
-    """(hosts, what is wrong with them all), in the order of each group's first host."""
+    """(hosts, their common trouble), in the order of each group's first host."""
     groups: dict[tuple[str, str, str], list[Trouble]] = {}
     for one in troubles:
         why = sanitize_text(one.why)
@@ -191,7 +191,7 @@ def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
     for (kind, about, common), members in groups.items():
         texts = {sanitize_text(one.why) for one in members}
         why = texts.pop() if len(texts) == 1 else sanitize_text(_OWN_PREFIX.sub("", common))
-        # one host's hint stands for its group
+        # the first hint is the group's
         hint = next((one.hint for one in members if one.hint), None)
         hosts = [one.host for one in members]
         found.append((hosts, Trouble(hosts[0], kind, why, hint, about)))
@@ -199,7 +199,7 @@ def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
 
 
 def hints(groups: Sequence[tuple[list[str], Trouble]], advise: Advise = no_advice) -> list[str]:
-    """What to do about ``groups``: each remedy once, though it be for another host."""
+    """The hints for ``groups``: each remedy once, even if it is for several hosts."""
     found: dict[str, str] = {}
     for _, one in groups:
         hint = advise(one.about or one.kind) or one.hint
@@ -209,8 +209,8 @@ def hints(groups: Sequence[tuple[list[str], Trouble]], advise: Advise = no_advic
 
 
 def in_common(text: str, host: str) -> str:
-    """``text`` without what is ``host``'s own in it."""
-    text = _FINGERPRINT.sub("{fingerprint}", text)  # before a short name that may stand in it
+    """``text`` with placeholders for the host's own name, addresses and fingerprints."""
+    text = _FINGERPRINT.sub("{fingerprint}", text)  # before short names, which it may contain
     for own in (host, _PORT.sub("", host)):
         text = re.sub(rf"(?<![\w.-]){re.escape(own)}(?![\w-])", "{host}", text)
     for pattern, word in _OWN:

@@ -1,10 +1,10 @@
-"""Finds in the last lines of a rank the line that says why it ended. Pure.
+"""Finds the reason for a rank's end in its last lines. Pure.
 
-A runtime says why it ends a program in a form that it keeps. The last one counts that can have
-ended a program in this way: if a signal ended the rank, an earlier Python traceback is not the
-cause. Lines after the end proper are passed over: frames of C++, what destructors and threads raise
-at the interpreter's end, and the traceback of a launcher whose child failed. The text is a host's
-word: bounded by this module, sanitized where it is shown.
+Each runtime prints the reason for a program's end in a fixed form. The last such line that fits the
+rank's status counts: if a signal ended the rank, an earlier Python traceback is not the cause.
+Lines after the reason are skipped: frames of C++, exceptions of destructors and threads at the
+interpreter's end, and the traceback of a launcher whose child failed. The text comes from a host:
+this module bounds it, and sinks sanitize it.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from dispatcher.model.names import plural
 #: characters of a line that are looked at
 MOST_LINE = 2000
 
-#: errors in the last lines that are weighed
+#: errors in the last lines that are compared
 MOST_FOUND = 20
 
-#: lines that may follow the end proper: of one that chose its exit code, of one that crashed
+#: lines that may follow the reason: of a program that chose its exit code, of one that crashed
 _REST, _REST_OF_CRASH = 60, 4
 
 
 @value
 class LastError(Value):
-    """``text`` says why the rank ended; place: ``train.py:33`` in the user's own code, or "".
+    """``text``: why the rank ended; place: ``train.py:33`` in the user's own code, or "".
 
-    is_echo: it tells that another rank went away or did not come, so the reason is that one's.
+    is_echo: the text blames another rank that went away or did not come, which has the reason.
     hint: the one remedy, "" where there is none.
     """
 
@@ -46,7 +46,7 @@ class LastError(Value):
 def last_error(lines: Sequence[str], status: int, *, is_short: bool = False) -> LastError | None:
     """The error in ``lines``, the last ones of a rank of ``status`` (exit code or -n), if any.
 
-    is_short: they are all that it wrote on standard error, a line or two, which then is the reason.
+    is_short: the rank wrote only these one or two lines on standard error: they are the reason.
     """
     signum = -status if status < 0 else max(0, status - 128)
     found = None
@@ -77,7 +77,7 @@ def _chosen(all_found: list[Found], lines: Sequence[str], signum: int) -> Found 
 
 
 def _behind(lines: Sequence[str], at: int) -> int:
-    """How many lines of the program's own follow line ``at``."""
+    """How many of the program's own lines follow line ``at``."""
     return sum(1 for line in lines[at + 1 :] if line.strip() and not AFTERMATH.match(line))
 
 
@@ -93,7 +93,7 @@ _IN_GROUP = re.compile(r"\A *[|+] ?")
 
 
 def _bare(lines: Sequence[str]) -> Iterator[str]:
-    """``lines`` without what others put before them, and the bars of an exception group."""
+    """``lines`` without the prefixes of launchers, and the bars of an exception group."""
     grouped = False
     for line in lines:
         line = _PREFIX.sub("", line[:MOST_LINE])
@@ -121,7 +121,7 @@ _NO_REASONS = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b|Warning: |\d%|^[\W\d]
 
 
 def _plain(lines: Sequence[str], *, is_short: bool) -> Found | None:
-    """The very last line, where that reads like a reason, as ``sys.exit("no data")`` leaves it."""
+    """The very last line, if it reads like a reason, as after ``sys.exit("no data")``."""
     at, line = next(((n, one) for n, one in reversed([*enumerate(lines)]) if one.strip()), (0, ""))
     if len(line) > MOST_TEXT or line.startswith((" ", "\t")):
         return None
@@ -130,7 +130,7 @@ def _plain(lines: Sequence[str], *, is_short: bool) -> Found | None:
     return Found(line.strip(), at)
 
 
-#: it says that another rank went away, or did not come
+#: errors that blame another rank, which went away or did not come
 _ECHO = re.compile(
     r"Connection (?:closed|reset) by|connection abort|Broken pipe|Broken connection|"
     r"ncclRemoteError|remote process exited|Connection refused|store->get\(|"
@@ -140,18 +140,18 @@ _ECHO = re.compile(
 )  # fmt: skip
 
 _KILLED = (
-    "SIGKILL mostly comes from a memory limit, of the host or the batch job: --sample 5 shows what "
+    "SIGKILL usually means that the host or the batch job ran out of memory: --sample 5 shows what "
     "ranks take"
 )
 _FAULTHANDLER = "if it is Python: -x PYTHONFAULTHANDLER=1 shows where"
-#: of one that died by a signal and said nothing
+#: for a rank that a signal killed without a message
 _CRASH_HINTS: dict[int, str] = {
     signal.SIGSEGV: _FAULTHANDLER,
     signal.SIGFPE: _FAULTHANDLER,
     signal.SIGILL: "the code was built for another processor, or " + _FAULTHANDLER,
     signal.SIGABRT: _FAULTHANDLER,
-    signal.SIGBUS: "SIGBUS mostly comes from a full /dev/shm (in a container: --shm-size), or from "
-    "a mapped file that was cut",
+    signal.SIGBUS: "SIGBUS usually means a full /dev/shm (in a container: --shm-size), or a mapped "
+    "file that was cut",
     signal.SIGKILL: _KILLED,
     signal.SIGXCPU: "its limit of CPU time: ulimit -t",
     signal.SIGXFSZ: "its limit of the size of files: ulimit -f",
@@ -161,33 +161,33 @@ _CRASH_HINTS: dict[int, str] = {
 _HINTS: tuple[tuple[str, str], ...] = (
     (r"Bus error|shared memory ?\(shm\)|raise your shared memory limit|/dev/shm\b.*No space"
      r"|No space.*/dev/shm|Error while creating shared memory",
-     "shared memory (/dev/shm) is full there: a larger one (--shm-size of a container), or fewer "
+     "shared memory (/dev/shm) is full: use a larger one (--shm-size of a container), or fewer "
      "DataLoader workers"),
     (r"DataLoader worker.*killed by signal: (?:Terminated|User defined|Interrupt|Hangup)",
      "the signal went to the workers as well: --signal-to rank sends it to the rank alone"),
     (r"DataLoader worker \(pid.*(?:Killed|exited unexpectedly)(?!.* signal: (?!Killed))",
-     "a worker was killed, mostly for want of memory: fewer DataLoader workers, smaller batches"),
+     "a worker was killed, usually for lack of memory: fewer DataLoader workers, smaller batches"),
     (r"(?:CUDA|HIP) (?:error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY",
      "smaller batches or sharding; -x PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if much is "
      "reserved but not allocated"),
     (r"device-side assert|illegal memory access|misaligned address|unspecified launch failure",
      "-x CUDA_LAUNCH_BLOCKING=1 lets the traceback name the call that did it"),
     (r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for|\d clients joined",
-     "some rank did not come there: --hang-timeout 300 shows where each stands"),
+     "some rank did not get there: --hang-timeout 300 shows where each rank is"),
     (r"Gloo connectFullMesh failed.*remote=\[127\.|Unable to find address for",
-     "a host's own name leads to no address that others reach: --iface NAME (dispatch check)"),
+     "a host's own name has no address that others reach: --iface NAME (dispatch check)"),
     (r"terminate called without an active exception",
      "if it uses torch.distributed: dist.destroy_process_group() before it ends"),
     (r"socketStartConnect|No route to host",
-     "the hosts do not reach each other by that way: dispatch check --pairs, and --iface"),
+     "the hosts do not reach each other that way: dispatch check --pairs, and --iface"),
     (r"\bnccl\w+Error|NCCL error",
-     "-x NCCL_DEBUG=WARN lets NCCL say why"),
+     "-x NCCL_DEBUG=WARN makes NCCL print the reason"),
     (r"EADDRINUSE|(?i:address already in use)",
      "leave MASTER_PORT as dispatch gives it, which is free on that host"),
-    (r"Too many open files", "more open files there: ulimit -n, or LimitNOFILE= of its sshd"),
+    (r"Too many open files", "allow more open files: ulimit -n, or LimitNOFILE= of its sshd"),
     (r"Signal 9 \(SIGKILL\)", _KILLED),
     (r"bad_alloc|MemoryError|Unable to allocate|[Cc]annot allocate memory|DefaultCPUAllocator",
-     "the memory there, or the limit of the batch job, is used up: --sample 5 shows what "
+     "the host's memory, or the limit of the batch job, is used up: --sample 5 shows what "
      "ranks take"),
     (r"EOFError: EOF when reading a line", "--stdin 0 gives rank 0 the terminal"),
     (r"No module named 'dispatcher'",
@@ -196,16 +196,16 @@ _HINTS: tuple[tuple[str, str], ...] = (
      r"heartbeat|hostfile|label|log-dir|max-restarts|nproc-per-node|sample|stdin|sync))\b",
      r"\1 is an option of dispatch: put it before the script"),
     (r"write_line failure : Bad file descriptor",
-     "what starts MPI there closes descriptors, as Python's subprocess does: --pmi-port"),
-    (r"No space left on device", "a disk there is full: dispatch exec -b -w HOST df -h"),
+     "the program that starts MPI closes descriptors, as Python's subprocess does: --pmi-port"),
+    (r"No space left on device", "a disk of the host is full: dispatch exec -b -w HOST df -h"),
     (r"error while loading shared libraries|version `\w+' not found|libcud\w+\.so|libnccl\S*\.so",
-     "libraries differ there: -x LD_LIBRARY_PATH takes yours along"),
+     "libraries differ on that host: -x LD_LIBRARY_PATH sends your path"),
 )  # fmt: skip
 _REMEDIES = [(re.compile(form), remedy) for form, remedy in _HINTS]
 
 
 def _hint(text: str, lines: Sequence[str]) -> str:
-    """The remedy for the text itself, or else for lines above it of the same trouble."""
+    """The remedy for the text itself, or for full shared memory in the lines above it."""
     for form, remedy in _REMEDIES:
         if found := form.search(text):
             return found.expand(remedy)
@@ -221,7 +221,7 @@ _MANY_FRAMES = 3
 
 
 def folded(lines: Sequence[str]) -> list[str]:
-    """``lines`` with one in the place of frames of C++, of packages and of Python's own library."""
+    """``lines`` with one line for each run of frames of C++, packages or Python's library."""
     kept: list[str] = []
     run: list[str] = []
     owners: list[str] = []
@@ -245,7 +245,7 @@ def folded(lines: Sequence[str]) -> list[str]:
 
 
 def _owner(line: str, frame: re.Match[str] | None) -> str:
-    """``torch`` for a frame of it, "C++" for one of that, "" for one of the user's, or none."""
+    """The package of a frame (``torch``), "C++", or "" for the user's own frame or another line."""
     if frame is None or not _FOREIGN.search(frame[1]):
         return "C++" if _NATIVE_FRAME.match(line) else ""
     package = re.search(r"/(?:site|dist)-packages/([\w-]+)|/(torch)/", frame[1])
@@ -254,12 +254,12 @@ def _owner(line: str, frame: re.Match[str] | None) -> str:
 
 # -- the forms -------------------------------------------------------------------------------
 
-#: characters of a text, and of what it was caused by; of one above ``LONG`` some sentences do
+#: characters of a text, and of its cause; a text longer than ``LONG`` is cut after a sentence
 MOST_TEXT, MOST_CAUSE, LONG = 240, 120, 160
 
 
 class Found:
-    """A line that may be it. rank: 2 of an end, 1 of a line before one, 0 of an aftermath."""
+    """A line that may be the reason. rank: 2 for an end, 1 for a line before, 0 for aftermath."""
 
     def __init__(self, text: str, at: int, rank: int = 2, place: str = "", after: int = 0) -> None:
         self.text, self.at, self.rank, self.place = text, at, rank, place
@@ -267,7 +267,7 @@ class Found:
         self.is_native = False
 
 
-#: one of these is in every line that is looked for, or that begins what is
+#: each form below has one of these in its first line
 _SIGNS = (
     "Traceback", 'File "', "rror", "ERROR: ", "terminat", "(): ", "Assert", "panic", "Abort",
     "ABORT", " detected", "double free", "corrupted ", "pure virtual", "glibc", "sh: ", "STOP",
@@ -276,7 +276,7 @@ _SIGNS = (
 
 
 def begin_at(lines: Sequence[str]) -> int:
-    """The line to begin with: a little before the first that may tell anything."""
+    """The line to begin with: a little before the first with one of ``_SIGNS``."""
     text = "\n".join(lines)
     found = [at for at in map(text.find, _SIGNS) if at >= 0]
     return max(0, text.count("\n", 0, min(found, default=len(text))) - 3)
@@ -314,7 +314,7 @@ AFTERMATH = re.compile(
 
 
 def endings(lines: Sequence[str]) -> list[Found]:
-    """All that may have ended a program, in order."""
+    """All lines that may be the reason for a program's end, in order."""
     found: list[Found] = []
     at = 0
     while at < len(lines):
@@ -384,7 +384,7 @@ def _python(lines: Sequence[str], head: int, found: list[Found]) -> Found | None
 
 
 def _message(lines: Sequence[str], at: int, match: re.Match[str]) -> tuple[str, int]:
-    """The exception of line ``at`` with the lines of its message, and the number of the last."""
+    """The exception in line ``at`` with the lines of its message, and the number of the last."""
     text = _BUILT_AT.sub(": ", lines[at].strip(), count=1)
     if "ChildFailedError" in match[1]:
         return _child(lines, at, text)
@@ -434,7 +434,7 @@ _BUILT_AT = re.compile(r": \[\S+\.(?:cc|cpp|h):\d+\] ")
 
 
 def _child(lines: Sequence[str], at: int, text: str) -> tuple[str, int]:
-    """torchrun's words on the rank that it blames: the script and how that ended."""
+    """torchrun's report on the rank that it blames: the script and how it ended."""
     script = next((line for line in lines[at + 1 : at + 4] if line.endswith(" FAILED")), "FAILED")
     root = next((n for n, line in enumerate(lines[at:], at) if line.startswith("Root Cause")), at)
     said = [line.strip().partition(" : ") for line in lines[root : root + 8]]
@@ -457,7 +457,7 @@ def _members(lines: Sequence[str], start: int) -> list[str]:
 
 
 def _faulthandler(lines: Sequence[str], at: int) -> Found:
-    """``Fatal Python error: Segmentation fault`` and where the thread was that it came in."""
+    """``Fatal Python error: Segmentation fault``, with the place of the thread that crashed."""
     place, end, current = "", at, False
     for number in range(at + 1, len(lines)):
         line = lines[number]
@@ -527,7 +527,7 @@ def _native(lines: Sequence[str], at: int) -> Found:
     return found
 
 
-#: of a thread that still runs when an exception ends the program: never the reason
+#: the line of a thread that still runs when an exception ends the program: never the reason
 _NO_REASON = "terminate called without an active exception"
 
 

@@ -5,7 +5,7 @@ text after it, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; unt
 ``20%`` is its *state*. Lines that a program goes back to and redraws are states as well
 (``bar_block``).
 For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
-``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``.
+``CONTINUED`` after it. For a program it stays whole: its beginning waits in ``Spill``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BLOCK = 64 << 10
 
 
 class Spill:
-    """The file; made when it is first needed. Not thread-safe.
+    """A temporary file for long lines, made at the first use, for one thread.
 
     broken: lines that had to be shown in pieces; lost: bytes that could not be read back.
     """
@@ -44,7 +44,7 @@ class Spill:
         self.lost = 0
 
     def put(self, data: bytes) -> list[int] | None:
-        """Keep whole blocks; their numbers, or None where there is no room for all of them."""
+        """Keep whole blocks; return their numbers, or None if there is no room for all of them."""
         numbers: list[int] = []
         try:
             if self._fd is None:
@@ -59,7 +59,7 @@ class Spill:
         return numbers
 
     def read(self, number: int) -> bytes:
-        """The block ``number``; where the disk fails, a word about what is lost."""
+        """The block ``number``; a text about lost bytes if the disk fails."""
         assert self._fd is not None
         with contextlib.suppress(OSError):
             data = os.pread(self._fd, BLOCK, number * BLOCK)
@@ -69,7 +69,7 @@ class Spill:
         return f"[dispatch: {BLOCK:,} bytes lost here]".encode()
 
     def free(self, numbers: list[int]) -> None:
-        """The blocks are needed no more."""
+        """Free the blocks ``numbers``."""
         self._free += numbers
         if self._fd is not None and len(self._free) == self._blocks:
             with contextlib.suppress(OSError):
@@ -78,16 +78,16 @@ class Spill:
             self._free.clear()
 
     def close(self) -> None:
-        """Give up what waits, and its room on disk."""
+        """Drop all blocks and the file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
     def words(self) -> list[str]:
-        """What to say in the end of lines that are not whole."""
+        """The notes, at the end, about lines that are not whole."""
         found = []
         if self.broken:
-            from tempfile import gettempdir  # which takes its time, and few come here
+            from tempfile import gettempdir  # slow to load, and rarely needed
 
             lines = "1 line" if self.broken == 1 else f"{self.broken:,} lines"
             found.append(
@@ -121,7 +121,7 @@ class Spill:
 
 
 class LongLine:
-    """The beginning of a line, in ``spill``; whoever holds the line has the rest."""
+    """The beginning of a line, in ``spill``; the caller has the rest."""
 
     def __init__(self, spill: Spill) -> None:
         self._spill = spill
@@ -131,7 +131,7 @@ class LongLine:
         return len(self._numbers) * BLOCK
 
     def take(self, text: bytes) -> bytes | None:
-        """Go on with whole blocks of ``text``; what is left of it, None if there is no room."""
+        """Add whole blocks of ``text``; return the rest, or None if there is no room."""
         end = len(text) // BLOCK * BLOCK
         numbers = self._spill.put(text[:end])
         if numbers is None:
@@ -140,11 +140,11 @@ class LongLine:
         return text[end:]
 
     def pieces(self) -> Iterator[bytes]:
-        """What it holds."""
+        """The blocks of the line so far."""
         return map(self._spill.read, self._numbers)
 
     def drop(self) -> None:
-        """Forget what it holds."""
+        """Free the blocks of the line."""
         self._spill.free(self._numbers)
         self._numbers = []
 
@@ -152,17 +152,17 @@ class LongLine:
 LINE_LIMIT = 64 << 10
 CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
 
-#: takes a line longer than the limit: its pieces, and what is to stand behind them
+#: takes a line longer than the limit: its pieces, and the text after them
 Long = Callable[[Iterator[bytes], bytes], None]
 
 
 class LineAssembler:
-    """The lines of one stream of one rank. All results are whole lines, each ended by LF.
+    """Makes whole lines, each ended by LF, from one stream of one rank.
 
-    limit: bytes at which a line is cut. Or, instead, ``long``: is given each line longer than
-    that, before the results in which it would else be, and ``spill`` keeps it until then. bars:
-    whether lines that rewrite themselves come in their last state; else all bytes come. keep_ends:
-    whether CR LF stays, as for a program.
+    limit: bytes at which a line is cut. long: if given, it gets each longer line whole instead,
+    before the results in which it would else be; ``spill`` keeps the line until then. bars:
+    lines that rewrite themselves come in their last state; else all bytes come. keep_ends: CR LF
+    stays, as for a program.
     """
 
     def __init__(
@@ -216,13 +216,13 @@ class LineAssembler:
         return self._left(block, data[end:])
 
     def rested(self) -> bytes:
-        """The lines of bars that the program has left; to be asked once a tick."""
+        """The lines of bars that the program has left; must be called once a tick."""
         return self.finish() if self.block is not None and self.block.has_rested() else b""
 
     def state(self) -> bytes:
-        """The unfinished line as it stands, marked, to be seen before its end; b"" of a long one.
+        """The unfinished line so far, marked, to show it before its end; b"" if it is long.
 
-        It comes whole all the same, when it ends.
+        It still comes whole when it ends.
         """
         text = b"" if self._head else self.rest
         text = text[: character_edge(text, len(text))]
@@ -230,7 +230,7 @@ class LineAssembler:
         return text.replace(b"\n", mark) + mark if text.strip() else b""
 
     def flush(self) -> bytes:
-        """The unfinished line as it stands, marked; what comes later is a line of its own."""
+        """Take out the unfinished line so far, marked; its rest becomes another line."""
         if self.block is not None:
             return self.finish()
         edge = character_edge(self._rest, len(self._rest))
@@ -260,14 +260,14 @@ class LineAssembler:
         return self._left(lines + left, rest)
 
     def _left(self, lines: bytes, rest: bytes) -> bytes:
-        """``lines``, fit to be shown, and then what must leave of the unfinished ``rest``."""
+        """``lines``, ready to show, and the pieces of the unfinished ``rest`` above the limit."""
         self.is_bar = self._is_cut = self._redrawn = False
         if self._head is None and _has_long(lines, self._limit):
             lines = _split(lines, self._limit)
         return lines + self._keep(rest)
 
     def _ended(self, block: bytes) -> bytes:
-        """Of ``block``, that begins with the end of the long line, what does not belong to it."""
+        """The lines in ``block`` after the end of the long line, which is given away."""
         assert self._head is not None
         line, _, lines = block.partition(b"\n")
         if self._bars and b"\r" in line.removesuffix(b"\r"):
@@ -278,14 +278,14 @@ class LineAssembler:
         return lines
 
     def _tell(self, text: bytes, end: bytes) -> None:
-        """Give away the long line, of which ``text`` is the last that is known."""
+        """Give away the long line; ``text`` is its last part."""
         assert self._long is not None
         assert self._head is not None
         self._long(chain(self._head.pieces(), (text,)), end)
         self._head.drop()
 
     def _keep(self, text: bytes) -> bytes:
-        """Hold the unfinished line ``text``; what of it must leave because it is too long."""
+        """Hold the unfinished line ``text``; return the pieces that exceed the limit."""
         if self._bars and b"\r" in text:
             # a CR at the very end waits: an LF may follow and belong to it
             state = text.rstrip(b"\r")
@@ -302,7 +302,7 @@ class LineAssembler:
         return pieces
 
     def _put_aside(self, text: bytes) -> tuple[bytes, bytes]:
-        """(what is held of ``text``, the pieces that must leave)."""
+        """(the part of ``text`` to hold, the pieces to return)."""
         if self._head is not None:
             body = text.rstrip(b"\r") if self._bars else text
             rest = self._head.take(body)
@@ -318,9 +318,9 @@ class LineAssembler:
 
 
 class ExactLines:
-    """The bytes of one stream, unchanged, in pieces that end with a line: for programs.
+    """Passes the bytes of one stream unchanged, in pieces that end with a line, for programs.
 
-    What is longer than ``LINE_LIMIT`` without a line end waits in ``spill``.
+    A line longer than ``LINE_LIMIT`` waits in ``spill`` for its end.
     """
 
     def __init__(self, spill: Spill) -> None:
@@ -342,7 +342,7 @@ class ExactLines:
                 self._rest = left
 
     def finish(self) -> Iterator[bytes]:
-        """What waits."""
+        """The unfinished line."""
         yield from self._head.pieces()
         yield self._rest
         self._head.drop()
@@ -350,9 +350,9 @@ class ExactLines:
 
 
 def _overwritten(block: bytes, redrawn: bool, *, keep_ends: bool = False) -> bytes:
-    """``block`` with only the last state of each line that holds a lone CR.
+    """``block`` with only the last state of each line with a lone CR.
 
-    redrawn: whether the first line is the last state of one. keep_ends: CR LF stays.
+    redrawn: the first line is the last state of such a line. keep_ends: CR LF stays.
     """
     if not keep_ends:
         block = block.replace(b"\r\n", b"\n")
@@ -369,12 +369,12 @@ def _overwritten(block: bytes, redrawn: bool, *, keep_ends: bool = False) -> byt
 
 
 def wiped(state: bytes) -> bytes:
-    """What is to be seen of a bar that wipes its line before it draws, or the rest of it after."""
+    """The visible part of a bar that wipes its line before it draws, or the rest of it after."""
     return state.rpartition(b"\x1b[2K")[2].replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
 
 
 def _has_long(block: bytes, limit: int) -> bool:
-    """Whether a line of ``block`` is longer than ``limit``; looks at few of its bytes."""
+    """Whether a line of ``block`` is longer than ``limit``; reads few of its bytes."""
     at = 0
     while len(block) - at > limit:
         end = block.rfind(b"\n", at, at + limit + 1)
@@ -389,7 +389,7 @@ def _split(block: bytes, limit: int) -> bytes:
 
 
 def _cut(line: bytes, limit: int) -> tuple[bytes, bytes]:
-    """The pieces of ``line`` beyond ``limit``, each marked, and what is left of it."""
+    """The pieces of ``line`` of at most ``limit`` bytes, each marked, and the rest."""
     pieces = b""
     while len(line) > limit:
         edge = character_edge(line, limit)

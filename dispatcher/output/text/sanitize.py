@@ -1,9 +1,9 @@
-r"""Makes bytes from a host fit for a terminal. Pure.
+r"""Makes bytes from a host safe for a terminal. Pure.
 
 Everything that comes from a host (output, its name, a banner, an error's text) is data. Colour and
 weight (SGR, ``ESC [ ... m``) pass. Every other control character, escape sequence, bidirectional
 control and invalid byte becomes visible text: ESC ``\x1b``, a bad byte ``\xff``. The result is
-idempotent and bounded. No state is kept between calls, so no sequence can be hidden by being split.
+idempotent and bounded. Each call is independent, so splitting a sequence cannot hide it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 RESET = b"\x1b[0m"
 
-#: bytes of which no terminal makes more than it shows
+#: bytes that every terminal only shows
 _PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 
 #: bytes of an SGR sequence that may be unfinished
@@ -26,12 +26,12 @@ _UNSAFE = re.compile(
     r"\u2028\u2029\ufeff\udc80-\udcff]"  # other line ends, a byte order mark, bytes not UTF-8
 )
 
-#: halves of surrogate pairs that stand for no byte; JSON can say them
+#: halves of surrogate pairs without a byte, which JSON can contain
 _HALVES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def sanitize_lines(block: bytes) -> bytes:
-    """``block``, any number of lines, without anything that a terminal would obey, except colour.
+    """``block``, any number of lines, without the control sequences of terminals, except colour.
 
     A line that set a colour gets a reset at its end.
     """
@@ -65,7 +65,7 @@ def sanitize(line: bytes) -> bytes:
 
 
 def sanitize_text(text: str) -> str:
-    """``sanitize`` for any text that came from a host; half a surrogate pair, too, is shown."""
+    """``sanitize`` for any text from a host; shows half a surrogate pair, too."""
     return sanitize(_bytes(text)).decode("utf-8")
 
 
@@ -75,7 +75,7 @@ def sanitize_paragraph(text: str) -> str:
 
 
 def character_edge(text: bytes, at: int) -> int:
-    """``at``, or up to three bytes less, so that no UTF-8 character is cut."""
+    """``at``, or up to three bytes less, to cut between two UTF-8 characters."""
     for back in range(1, min(4, at + 1)):
         byte = text[at - back]
         if byte & 0xC0 == 0x80:

@@ -1,7 +1,7 @@
-"""Where the ranks are, as lines and as files.
+"""Shows where the ranks are, as lines and as files.
 
 ``stack_lines`` is short, for the verdict and for ``dispatch stacks``. ``stacks-N.txt`` has every
-group's frames and every rank's text as it came; the words of NCCL and torch go to files beside it.
+group's frames and every rank's text as it came; NCCL's and torch's output goes to files beside it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def collective_line(
 ) -> str:
     """``rank 1 on n3 has not called gloo:all_reduce Float[8], number 4 of default_pg (0); ...``.
 
-    groups: where the ranks are: of one that is stopped enough is known.
+    groups: where the ranks are; stopped ranks are not listed as unknown.
     """
 
     def where(ranks: Sequence[int]) -> str:
@@ -91,7 +91,7 @@ def collective_line(
     else:
         line = f"all of {fold_ranks(one.entered)} are in {called}, which does not end"
     unknown = [rank for rank in one.unknown if rank not in _stopped(groups)]
-    return line + (f"; nothing is known of {where(unknown)}" if unknown else "")
+    return line + (f"; no record from {where(unknown)}" if unknown else "")
 
 
 def signals_line(signals: Sequence[Signal]) -> str:
@@ -110,10 +110,10 @@ def signals_line(signals: Sequence[Signal]) -> str:
 
 
 class Stacks(Sink):
-    """Files in ``folder`` (None: none) of each gathering; its number to ``answer``, with its
-    lines, and its record for programs.
+    """Writes files in ``folder`` (None: none) for each gathering, and answers it.
 
-    hosts: number -> name. warn: called if a file cannot be written.
+    hosts: number -> name. answer: gets the gathering's number, its lines, and its record for
+    programs. warn: called if a file cannot be written.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Stacks(Sink):
                     names = fold(self._hosts[node] for node in late)
                     lines.append(f"{names}: no answer in time")
                 if not groups and not late:
-                    lines.append("no rank runs")
+                    lines.append("no rank is running")
                 try:
                     self._write(number, lines, groups, seen)
                 except OSError as error:

@@ -1,8 +1,8 @@
 """The verdict's lines before and after the cause, and the last words of ranks.
 
-Lines are in the order in which things happened. Each fact is one line, with the ranks that it is
-true for. A rank often writes of another (``Connection closed by peer [10.0.0.3]:414``): ``peers``
-looks up the addresses and numbers. ``Tail`` keeps the end of each rank's output.
+Lines are in order of time. Each fact is one line, with all ranks that it applies to. A rank often
+names another (``Connection closed by peer [10.0.0.3]:414``): ``peers`` looks up the addresses and
+numbers. ``Tail`` keeps the end of each rank's output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MOST_KINDS = 6
 #: text that differs between ranks with the same failure
 NUMBER = r"0x[0-9a-fA-F]+|[0-9]+"
 
-#: signals that dispatch ends ranks by, the gentlest first; each may be followed by those behind it
+#: signals by which dispatch ends ranks, in this order
 _KILL_STEPS = (signal.SIGQUIT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
@@ -45,17 +45,17 @@ def before(verdict: Verdict, homes: Mapping[int, str]) -> list[str]:
     if not verdict.before or isinstance(verdict.cause, verdicts.LeftMpi):
         return []
     where = fold(dict.fromkeys(homes[rank] for rank in verdict.before if rank in homes))
-    place = f" on {where}" if where else ""  # of spawned ranks homes say nothing
+    place = f" on {where}" if where else ""  # spawned ranks are not in homes
     return [f"  {fold_ranks(verdict.before)}{place} had exited 0 before"]
 
 
 def errors_of(
     verdict: Verdict, error: Callable[[int, int], LastError | None]
 ) -> tuple[RankError, ...]:
-    """Why the ranks ended, as far as they wrote it; equal words once, those of the cause first.
+    """Why the ranks ended, as far as they wrote it; equal texts once, the cause's first.
 
-    error: what a rank of a status wrote about its end. Only the cause has a hint, unless that is
-    about a signal of ours.
+    error: (rank, status) -> the error that the rank wrote. Only the cause has a hint, unless
+    dispatch's signal ended it.
     """
     first = getattr(verdict.cause, "rank", None)
     ranks = [rank for rank, status in verdict.statuses.items() if status and rank != first]
@@ -63,7 +63,7 @@ def errors_of(
     for rank in [*([] if first is None else [first]), *sorted(ranks)]:
         status = verdict.statuses.get(rank, 1)
         if status != 1 and ended_by_us(verdict, rank):
-            status = -signal.SIGTERM  # which says nothing of why, unlike the kernel's KILL
+            status = -signal.SIGTERM  # unlike KILL, it is not a reason
         one = error(rank, status)
         if one is not None and (one.text or rank == first):
             found.setdefault(re.sub(NUMBER, "0", one.text), (one, []))[1].append(rank)
@@ -80,7 +80,7 @@ def in_words(error: RankError) -> str:
 
 
 def behind(cause: RankError, errors: Sequence[RankError], homes: Mapping[int, str]) -> list[str]:
-    """The line on ranks that failed for their own reason, where ``cause`` only blames others."""
+    """The line on ranks that failed for their own reason, if ``cause`` only blames others."""
     own = next((one for one in errors if one.text and not one.is_echo), None)
     if own is None or not cause.is_echo:
         return []
@@ -88,10 +88,10 @@ def behind(cause: RankError, errors: Sequence[RankError], homes: Mapping[int, st
     return [f"  likely behind it: {fold_ranks(own.ranks)} on {where}: {in_words(own)}"]
 
 
-# compiled where they are needed: few runs fail, and all of them load this
+# compiled at the first use: every run loads this module, and few fail
 _ADDRESS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)|(?<=\[)[0-9a-f:]*:[0-9a-f:]+(?=\])"
 _RANK = r"\b[Rr]anks? (\d+)\b|from \[(\d+)\] "
-#: ranks of a group of some ranks are counted otherwise
+#: groups that do not have all ranks number their ranks otherwise
 _SUBGROUP = r"\bPG (?:ID )?[1-9]"
 
 
@@ -128,7 +128,7 @@ def after(
     pids: Mapping[int, int],
     errors: Sequence[RankError] = (),
 ) -> list[str]:
-    """What became of the ranks and hosts that are not ``reported`` yet."""
+    """The ends of the ranks and hosts that are not ``reported`` yet."""
     names = [node.host for node in nodes]
     lines = _came(verdict) + _others(verdict, reported, errors)
     blamed = verdict.cause.node if isinstance(verdict.cause, verdicts.NodeFailed) else None
@@ -181,7 +181,7 @@ def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankEr
 
 
 def _came(verdict: Verdict) -> list[str]:
-    """``then came SIGHUP, SIGTERM``: the signals after the one that ended the job, if any."""
+    """``then came SIGHUP, SIGTERM``: dispatch's signals after the one that ended the job."""
     cause = verdict.cause
     own = isinstance(cause, verdicts.Interrupted) and verdict.came[:1] == (cause.signum,)
     more = [signum for signum in dict.fromkeys(verdict.came[own:]) if signum != signal.SIGPIPE]
@@ -189,7 +189,7 @@ def _came(verdict: Verdict) -> list[str]:
 
 
 def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
-    """``dispatch then ended ranks 0-1,3 (SIGTERM)``, and which exited 0 after it."""
+    """``dispatch then ended ranks 0-1,3 (SIGTERM)``, and the ranks that exited 0 after it."""
     by_signal: dict[int, list[int]] = {}
     graceful: dict[int, list[int]] = {}
     for rank, sent in sorted(verdict.ended.items()):
@@ -215,13 +215,13 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
 
 
 def ended_by_us(verdict: Verdict, rank: int) -> bool:
-    """Whether the signal that ended ``rank``, which was reaped, is one that dispatch had sent."""
+    """Whether a signal from dispatch ended ``rank``, which was reaped."""
     sent, ended = verdict.ended.get(rank), _signal(verdict.statuses[rank])
     return sent is not None and (ended == sent or 0 <= _step(ended) <= _step(sent))
 
 
 def _step(signum: int) -> int:
-    """Its place among the kill steps; -1 for any other that ``--stop-signal`` may put first."""
+    """Its place among the kill steps; -1 for another signal, as of ``--stop-signal``."""
     return _KILL_STEPS.index(signum) if signum in _KILL_STEPS else -1
 
 
@@ -262,28 +262,28 @@ def interrupted(cause: verdicts.Interrupted) -> str:
     return f"interrupted by {signal_name(cause.signum)}"
 
 
-# -- what ranks wrote last ---------------------------------------------------------------
+# -- the last output of ranks --------------------------------------------------------------
 
 #: lines of a stream that are shown, and bytes of each
 N_LINES = 20
 LINE_BYTES = 512
-#: lines of a stream that are looked at
+#: lines of a stream that are searched
 MOST_LINES = 500
-#: lines on standard error that are the reason where there are no more of them
+#: lines on standard error that are the reason if there are no more of them
 _SHORT = 2
 #: bytes of a stream that are kept at most, and at least where there are so many ranks that all of
 #: their streams would be more than ``TOTAL``; half as many more may come before the oldest go
 KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
 
-#: characters of it that are looked for; a message may go on in a form of our own
+#: characters of the reason that are searched for; dispatch may have changed its rest
 _PART = 40
 
 
 class Tail(Sink):
-    """The end of each rank's output, kept as bytes; only the part that is asked for becomes lines.
+    """The end of each rank's output, kept as bytes until a part is needed as lines.
 
-    sizes: (rank, stream) -> bytes of the present attempt. errors: attempt -> why the rank that
-    ended it did, in a line; of those before the present one.
+    sizes: (rank, stream) -> bytes of the present attempt. errors: attempt -> the error of the rank
+    that ended it, in a line, for those before the present one.
     """
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class Tail(Sink):
         self._ends: dict[tuple[int, int], bytearray] = {}
         self._kept = KEPT
         self._over: set[tuple[int, int]] = set()
-        self._said: dict[int, str] = {}  # rank -> of the line that says why it ended
+        self._said: dict[int, str] = {}  # rank -> part of the line with its reason
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
@@ -325,9 +325,9 @@ class Tail(Sink):
         ]
 
     def last(self, rank: int) -> tuple[str, list[str]]:
-        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything.
+        """("stderr" or "stdout", its last lines sanitized); stderr if it has any.
 
-        The last up to the one that says why it ended, if ``error`` has found one further up.
+        They end with the line of the rank's reason, if ``error`` has found one further up.
         """
         from dispatcher.output.text.last_error import folded  # few runs fail
 
@@ -342,7 +342,7 @@ class Tail(Sink):
         return "stderr", []
 
     def error(self, rank: int, status: int) -> LastError | None:
-        """What the rank, of ``status``, wrote about its end; on stdout if nothing on stderr."""
+        """The error that the rank, of ``status``, wrote; on stdout if stderr has none."""
         from dispatcher.output.text.last_error import last_error  # few runs fail
 
         for stream, is_last in ((STDERR, False), (STDOUT, False), (STDERR, True)):
@@ -355,7 +355,7 @@ class Tail(Sink):
         return None
 
     def told(self, cause: Cause) -> str:
-        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
+        """The error that the rank of ``cause`` wrote, in a line; "" where that is not known."""
         if not isinstance(cause, (RankFailed, MpiAborted)):
             return ""
         status = cause.status if isinstance(cause, RankFailed) else cause.code
@@ -363,7 +363,7 @@ class Tail(Sink):
         return "" if found is None else str(found)
 
     def _lines(self, rank: int, stream: int) -> list[bytes]:
-        """The last whole lines of a stream; the very last may lack its end if that is over."""
+        """The last whole lines of a stream; if it is over, the last may lack its end."""
         end = self._ends.get((rank, stream))
         if not end:
             return []
@@ -373,12 +373,12 @@ class Tail(Sink):
             block += assembler.finish()
         lines = block.split(b"\n")[:-1]
         cut = self.sizes[rank, stream] > len(end) and len(lines) > 1
-        # of the first, the beginning may be gone
+        # the first may lack its beginning
         return (lines[1:] if cut else lines)[-MOST_LINES:]
 
 
 def _around(lines: list[bytes], said: bytes) -> list[bytes]:
-    """The last ``N_LINES``, or as many up to the last one with ``said`` if none of those has it."""
+    """The last ``N_LINES``, or as many up to the last one with ``said`` if that is further up."""
     tail = lines[-N_LINES:]
     if not said or any(said in line for line in tail):
         return tail

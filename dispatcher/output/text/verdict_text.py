@@ -1,7 +1,7 @@
-"""The verdict in words: what ended the job and each attempt before, where, and what was said last.
+"""The verdict as text: the cause of the job's end, earlier attempts, and the ranks' last lines.
 
 Pure. Host names are folded, texts from hosts sanitized. It stays one file: a new kind of cause gets
-all its words here.
+all its texts here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dispatcher.output.text.story import in_words, status_words
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
-#: rank -> (name of the stream, its last lines); see ``output.text.lines``
+#: rank -> (name of the stream, its last lines); see ``story.Tail.last``
 Last = Callable[[int], tuple[str, list[str]]]
 
 #: descriptors that an agent needs for itself, and for each of its ranks
@@ -39,7 +39,7 @@ N_TRACEBACK = 30
 BESIDE, LEAST_QUOTED = 4, 4
 _QUOTES = (" last lines of its stderr:", " last lines of its stdout:", " its traceback:")
 
-#: what hosts find missing that our own machine may know more about, the gravest first
+#: findings of hosts for which our own machine may have advice, the most severe first
 ASKED = ("cwd", "no script", "missing")
 
 
@@ -56,10 +56,10 @@ def describe(
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
-    nodes: of the plan. pids: rank -> process id on its host. last: see ``output.text.lines``.
-    advise: what our machine knows to do about a host's trouble. errors: what ranks wrote of their
-    ends, the cause first. addresses: of hosts by name. programs: what each rank runs, of several.
-    per_node: ranks are launchers of their own.
+    nodes: of the plan. pids: rank -> process id on its host. last: see ``Last``. advise: gives our
+    machine's remedy for a host's trouble. errors: the ranks' own reasons, the cause's first.
+    addresses: of hosts by name. programs: each rank's program, if there are several. per_node: each
+    rank is a launcher of its own ranks.
     """
     cause = verdict.cause
     names = [node.host for node in nodes]
@@ -131,7 +131,7 @@ def describe(
                 lines.append(f"error: ranks write, but nothing else happened for {seconds:.0f} s")
             else:
                 halted = stacks_text.stopped_words(groups, host_of)
-                lines.append(f"error: {halted}no rank has shown a sign of life for {seconds:.0f} s")
+                lines.append(f"error: {halted}no activity on any rank for {seconds:.0f} s")
             found = []
             if cause.collective is not None:
                 found.append(stacks_text.collective_line(cause.collective, host_of, groups))
@@ -141,9 +141,7 @@ def describe(
             found += stacks_text.stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
         case verdicts.Interrupted(signal.SIGPIPE):
-            lines.append(
-                "error: nobody reads standard output any more; --log-dir keeps a run going"
-            )
+            lines.append("error: standard output was closed; with --log-dir a run continues")
         case _:
             is_wanted = isinstance(cause, verdicts.Interrupted) and cause.by
             lines.append(f"{'note' if is_wanted else 'error'}: {headline(cause, names)}")
@@ -172,7 +170,7 @@ def left_words(cause: verdicts.LeftMpi) -> str:
 
 
 def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> RankError | None:
-    """What the rank of ``cause`` wrote of its end."""
+    """The reason that the rank of ``cause`` wrote."""
     rank = getattr(cause, "rank", None)
     return next((one for one in errors if rank is not None and rank == one.ranks[0]), None)
 
@@ -180,7 +178,7 @@ def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> Rank
 _MEMORY_HINT = (
     "hint: smaller batches, fewer DataLoader workers, a larger limit; --sample 5 shows who takes it"
 )
-#: what the agent says of the OOM killer (``remote.host.failure_info``)
+#: the agent's texts about the OOM killer (``remote.host.failure_info``)
 _OOM = re.compile(
     r"(?:kernel's OOM killer|struck on this host): (?:Memory cgroup)?|in this host's cgroup"
 )
@@ -194,16 +192,16 @@ def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
     kilobytes = sum(map(int, re.findall(r"-rss:([0-9]{1,15})kB", cause.hint)))
     where = "cgroup" if "cgroup" in found[0] else "host"
     more = f"; {size(kilobytes << 10)} resident" if kilobytes else ""
-    perhaps = "perhaps " if "struck on" in found[0] else ""  # of whom is not known in a container
+    perhaps = "perhaps " if "struck on" in found[0] else ""  # a container does not see its victim
     return f"killed by SIGKILL: {perhaps}out of memory ({where}{more})"
 
 
 def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """``lines`` of a verdict with less of what a rank wrote last, so that all fits a window."""
+    """``lines`` of a verdict with fewer of a rank's last lines, so that all fits a window."""
     at = head = next((n for n, line in enumerate(lines, 1) if line.endswith(_QUOTES)), len(lines))
     quoted = sum(1 for line in lines[head:] if line.startswith("    "))
     heights = [max(1, -(-len(line) // columns)) for line in lines]
-    over = sum(heights) + BESIDE + 1 - rows  # one line tells how many are left out
+    over = sum(heights) + BESIDE + 1 - rows  # one line has the number of those left out
     while over > (at == head) and at < head + quoted - LEAST_QUOTED:
         over -= heights[at]
         at += 1
@@ -212,7 +210,7 @@ def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
 
 
 def _message(cause: verdicts.RankFailed | verdicts.MpiAborted, errors: Sequence[RankError]) -> str:
-    """Why, in the words of its error file; of its output, if that says as much."""
+    """The reason from its output, if that includes its error file's; else its error file's."""
     filed = sanitize_text(cause.error.message) if cause.error is not None else ""
     own = own_error(cause, errors)
     said = in_words(own) if own is not None and own.text else ""
@@ -230,10 +228,10 @@ def _traceback(cause: verdicts.RankFailed | verdicts.MpiAborted, last: Last) -> 
 def alike(
     cause: verdicts.RankFailed, verdict: Verdict, last: Last, errors: Sequence[RankError] = ()
 ) -> list[int]:
-    """Other ranks that ended as the cause did and said the same, numbers in it apart.
+    """Other ranks that ended as the cause did and wrote the same, except for numbers.
 
-    One that dispatch ended meanwhile did if it wrote the same error, or was about to. Of those that
-    wrote nothing nobody knows, unless the same signal ended them.
+    A rank that dispatch ended counts if it wrote the same error, or its beginning. Ranks that
+    wrote nothing count only if the same signal ended them.
     """
     own, error = _shape(cause.rank, last), own_error(cause, errors)
     if not own and cause.status >= 0:
@@ -251,7 +249,7 @@ def alike(
 
 
 def _begins(said: list[str], own: list[str]) -> bool:
-    """Whether ``said`` ends within the traceback that ``own`` has whole."""
+    """Whether ``said`` ends inside a traceback that is complete in ``own``."""
     heads = [at for at, line in enumerate(said) if _TRACEBACK in line]
     begins = [at for at, line in enumerate(own) if _TRACEBACK in line]
     if not heads or not begins or len(said) - heads[-1] < 3:
@@ -291,7 +289,7 @@ def _about(problems: Mapping[int, frozenset[str]], node: int) -> str:
 
 
 def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
-    """What ``advise`` says to all that ``describe`` would ask it about ``verdict``."""
+    """All answers of ``advise`` that ``describe`` would need for ``verdict``."""
     cause = verdict.cause
     if not isinstance(cause, verdicts.Rejected):
         return {}
@@ -304,7 +302,7 @@ def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
 
 
 def last_words(verdict: Verdict, last: Last, errors: Sequence[RankError] = ()) -> LastWords | None:
-    """All that ``describe`` needs of ``last``: of the rank that failed, and who said the same."""
+    """The part of ``last`` that ``describe`` needs: the failed rank, and ranks like it."""
     cause = verdict.cause
     if not isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted, verdicts.LeftMpi)):
         return None
@@ -323,7 +321,7 @@ def _last_lines(rank: int, last: Last) -> list[str]:
 def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> str:
     """``rank 3 on n2: exit code 1: ValueError: no``: the cause in one line.
 
-    names: node -> host. error: what the rank wrote of its end.
+    names: node -> host. error: the reason that the rank wrote.
     """
     rank = getattr(cause, "rank", None)
     errors = [RankError((rank,), error)] if error and rank is not None else []
@@ -343,7 +341,7 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
         case verdicts.Rejected(failures):
             return f"{fold(names[node] for node in failures)} cannot be used"
         case verdicts.Hung(seconds):
-            return f"no sign of life for {seconds:.0f} s"
+            return f"no activity for {seconds:.0f} s"
         case verdicts.TimeUp(seconds):
             return f"the time limit of {seconds:g} s is up"
         case verdicts.Impossible(message):
@@ -356,17 +354,17 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
 
 
 def attempt_line(attempt: verdicts.Attempt, errors: Mapping[int, str]) -> str:
-    """What ended an attempt before the last one, in one line; errors: see ``history``."""
+    """The cause of an attempt before the last one, in one line; errors: see ``history``."""
     error = errors.get(attempt.restart, "") if attempt.started else ""
     return headline(attempt.cause, attempt.names, error)
 
 
 def left_out(excluded: Sequence[Exclusion]) -> list[str]:
-    """Lines about hosts that were found unfit before anything was started."""
+    """Lines about hosts that did not pass the checks before the start."""
     lines = []
     for one in excluded:
         instead = f"; {one.by} takes its place" if one.by else ""
-        lines.append(f"note: {one.host}: left out, not fit: {sanitize_text(one.why)}{instead}")
+        lines.append(f"note: {one.host}: left out, unhealthy: {sanitize_text(one.why)}{instead}")
     return lines
 
 
@@ -375,7 +373,7 @@ def history(
 ) -> list[str]:
     """Lines for the verdict: the attempts before the last one.
 
-    errors: number of restarts before an attempt -> why the rank that ended it did.
+    errors: number of restarts before an attempt -> the error of the rank that ended it.
     """
     lines = []
     of = f" of {verdict.starts}" if verdict.starts else ""
@@ -386,7 +384,7 @@ def history(
 
 
 def outcome(verdict: verdicts.Verdict) -> list[str]:
-    """Lines for the verdict: what came of the attempts, and why there was no other."""
+    """Lines for the verdict: the result of the attempts, and why there was no other."""
     lines = []
     restarts = sum(attempt.started for attempt in verdict.attempts)
     if verdict.cause is None and restarts:

@@ -25,10 +25,10 @@ def said(event: ev.Event, *, verbose: bool = False) -> list[str]:
 ALWAYS = [
     (ev.NodeNoticed(2, "odd \x1b[31m"), "n2: odd"),
     (ev.RankLeaked(1, 5), "rank 5 on n1 ended, but a process it started held its output open; "
-     "what that process writes is not shown"),
+     "later output of that process is not shown"),
     (ev.InputLeft((0, 1), 3, 9), "ranks 0-1 did not take all of standard input: 3 of 9 bytes were "
      "left"),
-    (ev.InputBroken("EIO"), "standard input: EIO; the ranks saw its end there"),
+    (ev.InputBroken("EIO"), "standard input: EIO; the ranks got its end at that point"),
     (mpi_events.PmiWaiting(1, (3,), (), 30.0),
      "MPI: waiting for rank 3 on n1 (never called MPI_Init) since 30 s"),
     (mpi_events.PmiWaiting(1, (), (3, 4), 30.0), "MPI: waiting for ranks 3-4 on n1 since 30 s"),
@@ -36,12 +36,12 @@ ALWAYS = [
      "MPI: waiting for rank 2 on n1 (never called MPI_Init) and some of ranks 3-4 on n1 since "
      "30 s"),
     (ev.RanksBound(1, (("CPU 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
-     "n1: not bound (the others are): ranks 1-2: too few (-v also tells of other hosts)"),
+     "n1: not bound (the others are): ranks 1-2: too few (-v shows other hosts, too)"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
     (RanksHung(61.0, writing=True), "ranks write, but nothing else has happened for 61 s"),
-    (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
+    (RanksHung(61.0), "no activity on any rank for 61 s; looking where they are"),
     (RanksWait(60.0, (0,), (1, 2)), "no output for 60 s; rank 0: no CPU; ranks 1-2: busy, which "
-     "may be a wait that spins (--progress-line REGEX tells them apart), so the job is not ended"),
+     "may be a wait that spins (--progress-line REGEX shows which), so the job is not ended"),
     (mpi_events.SpawnRefused(0, 1, "no room"), "rank 1 on n0: MPI_Comm_spawn: no room"),
     (ev.NodeConnecting(0, 2), "n0: connection was dropped, attempt 2"),
     (ev.RunRestarting(verdicts.RankFailed(0, 1, 3), 1, 4, 0.5),
@@ -52,7 +52,7 @@ ALWAYS = [
      "(unreachable)"),
     (ev.HostsSilent((1, 2), 5.3, 15.0),
      "n[1-2] have been silent for 5 s; after 15 s they are lost (--heartbeat)"),
-    (ev.HostsSilent((2,), 9.1, 0.0), "n2 is heard again after 9 s"),
+    (ev.HostsSilent((2,), 9.1, 0.0), "n2 responds again after 9 s"),
     (ev.LauncherSlept(40.2), "this machine slept or was stopped for 40 s"),
     (ev.HostReplaced(0, 3, (), "unreachable"), "n3 takes the place of n0 (unreachable)"),
     (ev.HostLeftOut(4, "twice"), "n4: not used any more: twice"),

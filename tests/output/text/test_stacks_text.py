@@ -66,9 +66,9 @@ CALLED = "all_reduce Float[8], number 4 of group 0"
         (replace(LATE, entered=(2,), missing=(0, 1)),
          f"ranks 0-1 on n[0-1] have not called {CALLED}; rank 2 waits in it"),
         (replace(LATE, unknown=(3,)), f"rank 1 on n1 has not called {CALLED}; "
-         "ranks 0,2 wait in it; nothing is known of rank 3 on n3"),
+         "ranks 0,2 wait in it; no record from rank 3 on n3"),
         (replace(LATE, missing=(), unknown=(1,)),
-         f"ranks 0,2 wait in {CALLED}; nothing is known of rank 1 on n1"),
+         f"ranks 0,2 wait in {CALLED}; no record from rank 1 on n1"),
         (replace(LATE, missing=()), f"all of ranks 0,2 are in {CALLED}, which does not end"),
         (replace(LATE, missing=(), differing=(("barrier\x1b", (2,)),)),
          f"ranks have called different collectives: {CALLED}, but rank 2 on n2: barrier\\x1b"),
@@ -81,7 +81,7 @@ def test_a_collective_in_words(one: Collective, line: str) -> None:
 def test_of_a_stopped_rank_enough_is_known() -> None:
     one = replace(LATE, missing=(), unknown=(1, 3))
     line = collective_line(one, lambda rank: f"n{rank}", [group(3, state="T"), group(1)])
-    assert line == f"ranks 0,2 wait in {CALLED}; nothing is known of rank 1 on n1"
+    assert line == f"ranks 0,2 wait in {CALLED}; no record from rank 1 on n1"
 
 
 @cases(
@@ -155,7 +155,7 @@ def test_the_files_of_a_gathering(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
     assert {stat.S_IMODE(file.stat().st_mode) & 0o077 for file in tmp_path.iterdir()} == {0}
     gathering.tell(StacksGathered(3, ()))  # what was told of the second is forgotten
-    assert gathering.answers[-1] == (3, ["no rank runs"])
+    assert gathering.answers[-1] == (3, ["no rank is running"])
 
 
 def test_the_collective_comes_first_and_what_told_it_is_kept(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_stopped_rank_is_in_the_first_line() -> None:
     first = said(verdicts.Hung(9.0, tuple(groups)))[0]
     assert first == (
         "error: ranks 3-4 on n[1-2] are stopped (SIGSTOP or debugger); "
-        "no rank has shown a sign of life for 9 s [job-hung]"
+        "no activity on any rank for 9 s [job-hung]"
     )
 
 
@@ -111,7 +111,7 @@ def test_the_cause_is_on_the_first_screen() -> None:
         (verdicts.OutputLost(1, 2, 3, 4),
          ["error: rank 2 on n1: output lost: 3 of 4 bytes arrived"]),
         (verdicts.Interrupted(13),
-         ["error: nobody reads standard output any more; --log-dir keeps a run going"]),
+         ["error: standard output was closed; with --log-dir a run continues"]),
         (verdicts.Interrupted(2), ["error: interrupted"]),
         (verdicts.Interrupted(15), ["error: interrupted by SIGTERM"]),
         (verdicts.Interrupted(2, "dispatch stop"), ["note: stopped by dispatch stop"]),
@@ -124,12 +124,12 @@ def test_the_cause_is_on_the_first_screen() -> None:
          ["error: rank 1 on n0 exited 0 without MPI_Finalize; ranks 2-3 are still in MPI"]),
         (verdicts.Hung(61.4, (Group((3,), "proc", "S", (Frame("f", "a.py", 1),)),
                               Group((1 << 20,), "proc", "S", (Frame("g", "a.py", 2),)))),
-         ["error: no rank has shown a sign of life for 61 s", "  rank 3 on n1 is in f at a.py:1",
+         ["error: no activity on any rank for 61 s", "  rank 3 on n1 is in f at a.py:1",
           "  rank 1.0 on another host is in g at a.py:2"]),
         (verdicts.Hung(61.4, writing=True),
          ["error: ranks write, but nothing else happened for 61 s"]),
         (verdicts.Hung(61.4, nccl=(verdicts.Signal("Remote process error", (0, 2)),)),
-         ["error: no rank has shown a sign of life for 61 s",
+         ["error: no activity on any rank for 61 s",
           "  NCCL: ranks 0,2: Remote process error"]),
     ],
 )  # fmt: skip
@@ -266,13 +266,14 @@ def test_a_cause_with_its_message_in_one_line() -> None:
     assert headline(RankFailed(1, 3, 2, error), NAMES) == (
         "rank 3 on n1: exit code 2: ValueError: \\x07"
     )
-    assert headline(verdicts.Hung(61.4, ()), NAMES) == "no sign of life for 61 s"
+    assert headline(verdicts.Hung(61.4, ()), NAMES) == "no activity for 61 s"
 
 
 def test_hosts_that_were_left_out() -> None:
     assert left_out([Exclusion("n1", "a\x07", None), Exclusion("n2", "b", "n9")]) == [
-        "note: n1: left out, not fit: a\\x07", "note: n2: left out, not fit: b; n9 takes its place",
-    ]  # fmt: skip
+        "note: n1: left out, unhealthy: a\\x07",
+        "note: n2: left out, unhealthy: b; n9 takes its place",
+    ]
 
 
 def test_a_job_that_came_through_in_the_end() -> None:

@@ -139,7 +139,7 @@ def test_unhealthy_hosts_are_left_out(new_cluster: Callable[..., Cluster], check
     assert sorted(line.split("] ")[-1] for line in spared.stdout.splitlines()) == [
         "0 n1", "1 n4", "2 n3",
     ]  # fmt: skip
-    told = "note: n2: left out, not fit: tmp: the folder for temporary files: full"
+    told = "note: n2: left out, unhealthy: tmp: the folder for temporary files: full"
     assert spared.stderr.count(told) == 2  # at the start and in the verdict
     assert "; n4 takes its place" in spared.stderr
     report = json.loads((logs / "b" / "latest" / "report.json").read_text())

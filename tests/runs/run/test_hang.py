@@ -52,7 +52,7 @@ def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None
     assert time.monotonic() - began < 5 + 1 + 10 + 1 + 40
     assert done.returncode == 124, done.stderr
     verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert verdict[0].startswith("error: no rank has shown a sign of life for ")
+    assert verdict[0].startswith("error: no activity on any rank for ")
     latest = desk.folder / "logs/latest"
     cause = json.loads((latest / "report.json").read_text())["cause"]
     assert cause["kind"] == "Hung"
