@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.api.request import cwd_of, is_program
-from dispatcher.cli import COMMANDS, named
+from dispatcher.cli import COMMANDS, named, say
 from dispatcher.cli.options.declaration import NotAChoice, declared
 from dispatcher.cli.options.host_options import only_typed
 from dispatcher.cli.options.option_defaults import origin, typed
@@ -82,6 +82,10 @@ _NUMBER = re.compile(r"[0-9]+")
 _SHELL = frozenset(" \t\n;|&*$<>`")
 #: characters that a shell interprets (POSIX.1-2017, XCU 2.2), though a name may have them
 _QUOTED = _SHELL | frozenset("()\\\"'?[~")
+#: an operator of a shell, a variable, or a path with wildcards
+_FOR_SHELL = re.compile(
+    r"[0-9]?[|&;<>]+[0-9]?|\$\{?[A-Za-z_]\w*\}?|~?[\w./-]*/[\w.-]*[*?][\w.*?-]*"
+)
 #: commands that only a shell has
 _BUILTINS = frozenset({
     ".", "alias", "bg", "cd", "eval", "exec", "exit", "export", "fg", "hash", "jobs", "read", "set",
@@ -326,9 +330,13 @@ def command(words: Sequence[str]) -> None:
 
 
 def exec_words(words: Sequence[str]) -> None:
-    """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
+    """Refuse ``words``, a program and its arguments, if the first is text for a shell; of the
+    others name one that seems to be.
+    """
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", _AS_SHELL_TEXT)
+    if word := next(filter(_FOR_SHELL.fullmatch, words[1:]), None):
+        say(f"note: {shown(word)} goes there as it stands; for a shell to read it: --shell '...'")
 
 
 def _apart(word: str) -> str:

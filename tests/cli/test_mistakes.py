@@ -300,7 +300,7 @@ def test_refused_before_any_host(asked: Asked, line: str, hint: str) -> None:
         "dispatch -H hostfile n2",
         "dispatch exec -w n1 uname -r",
         "dispatch exec -w n1 '/opt/my tools/run' x",
-        "dispatch exec -w n1 echo '$HOME' 'a b'",
+        "dispatch exec -w n1 echo '$1' 'a b'",
         "dispatch exec -w n1 --shell 'uname -r'",
         "dispatch exec -w n1 '/bin/uname -r'",
         "dispatch exec -w n1 '*.sh'",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -121,24 +122,31 @@ def test_the_guide_names_what_differs() -> None:
 @cases(
     ("line", "text"),
     [
-        (("rm", "-f", "/x*"), "rm -f /x*"),
-        (("echo", "$HOME"), "echo $HOME"),
-        (("cd", "/tmp", "&&", "pwd"), "cd /tmp && pwd"),
-        (("--", "ls", "-l"), "ls -l"),
-        (("ls -l", "/tmp"), "ls -l /tmp"),
-        (("ulimit",), "ulimit"),
+        (("rm", "-f", "/x*"), "rm -f /x*"), (("cd", "/tmp", "&&", "pwd"), "cd /tmp && pwd"),
+        (("--", "ls -l", "/tmp"), "ls -l /tmp"), (("ulimit",), "ulimit"),
         (("a 'b c' | d",), "a 'b c' | d"),
     ],
-)
+)  # fmt: skip
 def test_words_are_joined_for_the_shell_as_ssh_does(
     line: tuple[str, ...], text: str, nothing_around: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["dsx", "-w", "n1", "-q", "--json", *line]) == 0
-    assert capsys.readouterr().out.count(f'"does": "run {" ".join(_quoted(text))}"') == 1
+    assert cli.main(["dsx", "-w", "n1", "-q", *line]) == 0
+    assert capsys.readouterr().out == f"n1 (1): run {shlex.join(['/bin/sh', '-c', text])}\n"
 
 
-def _quoted(text: str) -> list[str]:
-    import json
-    import shlex
-
-    return ["/bin/sh", "-c", json.dumps(shlex.quote(text))[1:-1]]
+@cases(
+    ("line", "word"),
+    [
+        (("rm", "-f", "/x*"), "/x*"), (("ls", "~/log/?.txt"), "~/log/?.txt"),
+        (("echo", "$HOME"), "$HOME"), (("cd", "/tmp", "&&", "pwd"), "&&"),
+        (("make", "2>&1"), "2>&1"), (("sh", "-c", "echo $HOME; ls /x* | wc"), ""),
+        (("grep", "a$", "/etc/passwd"), ""), (("find", "/a", "-name", "*.py"), ""),
+        (("awk", "{print $1}"), ""), (("echo", "a & b", "n?"), ""),
+    ],
+)  # fmt: skip
+def test_exec_keeps_words_and_says_which_a_shell_would_read(
+    line: tuple[str, ...], word: str, nothing_around: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["exec", "-w", "n1", "--dry-run", "--", *line]) == 0
+    note = f"note: '{word}' goes there as it stands; for a shell to read it: --shell '...'\n"
+    assert capsys.readouterr().err.startswith(note if word else "note: a dry run")
