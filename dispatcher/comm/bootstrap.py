@@ -40,8 +40,8 @@ def init(
     timeout: seconds the ranks wait for each other, here and in later steps.
     thread_level: MPI's, "single", "funneled", "serialized" or "multiple".
     device: the number of this rank's GPU among those visible to it; None takes the local
-    rank's (or the only one visible), "cpu" none at all. Asked for by number it must be there;
-    with None the job goes on without GPUs where no rank sees one.
+        rank's (or the only visible GPU), "cpu" none at all. A GPU given by number must exist;
+        with None the job goes on without GPUs if no rank sees one.
     require_gpu: a rank without a GPU ends the job, with the reason, instead.
     abort_on_exception: an uncaught exception in one rank ends the job, instead of leaving
     the others in MPI for ever.
@@ -153,7 +153,7 @@ def _gpu(device: int | str | None, local_rank: int, required: bool) -> library.G
 
 
 def _nccl() -> int | None:
-    """The version of the NCCL this rank would use; None when there is none."""
+    """The version of the NCCL this rank would use; None without NCCL."""
     try:
         return library.load().version
     except EnvironmentMissing:

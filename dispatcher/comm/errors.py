@@ -57,7 +57,7 @@ class GroupError(CommError):
 
 
 class Unreachable(CommError):
-    """No address of rank 0 answers from this rank."""
+    """This rank cannot connect to any address of rank 0."""
 
 
 class CommWarning(UserWarning):

@@ -59,9 +59,9 @@ def failed(record: bytes) -> bool:
 
 
 def length(header: bytes) -> int:
-    """Payload bytes that follow this header; CommError if it is no header."""
+    """Payload bytes that follow this header; CommError if it is not a header."""
     if len(header) < HEADER.size:
-        raise CommError(f"comm: record: {len(header)} bytes are no header")
+        raise CommError(f"comm: record: {len(header)} bytes are not a header")
     magic, version, status, size = HEADER.unpack(header[: HEADER.size])
     if magic != _MAGIC or version != _VERSION or status not in (_OK, _ERR):
         raise CommError(
@@ -100,7 +100,7 @@ Missing = Callable[["list[int]", "dict[int, bytes]"], str]
 _FIRST_TAG, _TAGS = 7300, 8192
 #: How much longer than rank 0 the others wait, for its verdict to arrive.
 _MARGIN = 5.0
-#: How long rank 0 waits for the others to have heard of a failure.
+#: How long rank 0 waits until the others know about a failure.
 _SETTLE = 2.0
 #: The same after a deadline: the others wait no longer for rank 0 than ``mpi._TOGETHER``.
 _LATE = 0.2
@@ -125,9 +125,9 @@ class Pause:
 
 
 class Aside(Generic[T]):
-    """Work that may block, in a thread of its own. Called, it gives the result; None till then.
+    """Work that may block, in its own thread. Called, it gives the result; None till then.
 
-    So it is a step, and the other ranks' failures and the deadline are seen meanwhile. The call
+    So it is a step, during which the other ranks' failures and the deadline are seen. The call
     raises an error of the work. Work that never ends does not even hold up the exit.
     """
 
@@ -181,7 +181,7 @@ class Exchange:
         self._sends: list[tuple[Any, bytes]] = []  # MPI reads the bytes until the send is done
 
     def duplicate(self, seconds: float) -> Exchange:
-        """The same ranks with messages of their own, so no tag can meet the user's."""
+        """The same ranks with their own messages, so no tag can meet the user's."""
         communicator, request = self.communicator.Idup()
         self._wait(request, time.monotonic() + seconds, "duplicating the communicator")
         return Exchange(self._mpi, communicator, self.who)
@@ -268,7 +268,7 @@ class Exchange:
             if came:
                 pause.again()
             if found:
-                continue  # a rank that has come is not late, however many there are to take
+                continue  # a rank that has come is not late, however many wait to be read
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
                 reported = {rank: open_record(text) for rank, text in reports.items()}
@@ -336,7 +336,7 @@ class Exchange:
         return [open_record(part) for part in parts]
 
     def barrier(self, seconds: float) -> bool:
-        """True if every rank came within this time; for leaving: after a False MPI is of no use."""
+        """True if every rank came within this time; for leaving: after a False MPI is unusable."""
         try:
             self._wait(self.communicator.Ibarrier(), time.monotonic() + seconds, "barrier")
         except RollCallError:

@@ -163,7 +163,7 @@ def plan(
     layout = Layout(world, _complete(order, sizes), sizes)
     if layout._dense.groups(["pp"]) != layout._experts.groups(["pp"]):
         raise GroupError(
-            f"comm: groups: {order}: the pipelines of the experts would not be those of the model",
+            f"comm: groups: {order}: the experts' pipelines would differ from the model's",
             hint=f"order='{ORDER}'",
         )
     return layout
@@ -226,7 +226,7 @@ AXES = ("tp", "cp", "dp", "pp", "dp-cp", "tp-pp", "ep", "expert_tp", "expert_dp"
 class Group:
     """My group over some axes: ``ranks`` in the world, ``rank`` and ``size`` within it.
 
-    number is that of the group among those over the same axes; process_group is torch's,
+    number is the group's, among the groups over the same axes; process_group is torch's,
     nccl the raw communicator, each None if that was not started before ``parallel``.
     """
 
@@ -329,7 +329,7 @@ def build(
 ) -> Groups:
     """This rank's groups over ``axes``; every rank calls it with the same layout and axes.
 
-    timeout, in seconds, is that of torch's groups.
+    timeout is for torch's groups, in seconds.
     """
     process_groups: dict[tuple[Ranks, ...], Any] = {}
     communicators: dict[tuple[Ranks, ...], Communicator | None] = {}

@@ -30,7 +30,7 @@ class Job:
 
     rank, size: in the world. local_rank, local_size: on this host. ranks: all ranks,
     in rank order. mpi: the mpi4py communicator of all ranks that this job talks
-    over; make a ``Dup`` of it, or use ``MPI.COMM_WORLD``, for messages of your own.
+    over; for your own messages make a ``Dup`` of it, or use ``MPI.COMM_WORLD``.
     """
 
     def __init__(self, exchange: Exchange, ranks: Sequence[RankInfo], timeout: float) -> None:
@@ -89,8 +89,8 @@ class Job:
         """NCCL's communicator of all ranks, built at the first call.
 
         timeout in seconds for the start and then for each of its calls (``init``'s without
-        it). ranks_per_id: above so many ranks several ids are used. blocking, NCCL's default:
-        ``docs/guides/comm.md`` says what speaks for either; ``NCCL_COMM_BLOCKING`` overrules it.
+        it). ranks_per_id: above this many ranks several ids are used. blocking, NCCL's default:
+        ``docs/guides/comm.md`` compares the two; ``NCCL_COMM_BLOCKING`` overrules it.
         Raises EnvironmentMissing or NcclError, the same on all ranks, naming the rank and NCCL's
         own reason; on ranks without a GPU that is CUDA's.
         """
@@ -105,7 +105,7 @@ class Job:
                 torch.cuda.set_device(self.gpu)
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
-            hint = "no rank sees a gpu: job.init_torch() uses gloo there"
+            hint = "no rank sees a gpu: job.init_torch() then uses gloo"
         assert self._library is not None  # which made the ids
         self._nccl = start.start(
             self._exchange,
@@ -145,10 +145,10 @@ class Job:
         """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.
 
         backend, as torch spells it: "cpu:gloo,cuda:nccl" takes tensors of both kinds. timeout,
-        in seconds, is the group's, and that of the groups ``parallel`` makes. Raises the same
+        in seconds, is for this group and for groups that ``parallel`` makes. Raises the same
         CommError on every rank when on any of them torch cannot be imported, rank 0 not be
-        reached, or the group not be joined in time, or when the backend needs GPUs and there
-        are none.
+        reached, or the group not be joined in time, or when the backend needs GPUs and no rank
+        has one.
         """
         from dispatcher.comm import torch_bridge
 

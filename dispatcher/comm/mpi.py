@@ -31,7 +31,7 @@ def open_mpi(thread_level: str = "multiple") -> Any:
     was started before with, or can give, only a lower level.
     """
     if thread_level not in _LEVELS:
-        raise CommError(f"comm: thread level {thread_level!r}: is none of {', '.join(_LEVELS)}")
+        raise CommError(f"comm: thread level {thread_level!r}: not one of {', '.join(_LEVELS)}")
     try:
         mpi4py = importlib.import_module("mpi4py")
     except ImportError as error:
@@ -94,7 +94,7 @@ class _Ways:
 
 
 def arm(who: str) -> None:
-    """From now on an uncaught CommError is told in words, without a traceback."""
+    """From now on print an uncaught CommError as a message, without a traceback."""
     _Ways.who = who
     if _Ways.armed:
         return

@@ -42,8 +42,8 @@ _MULTI_RANK_SINCE = 23003
 class RankInfo:
     """A rank's place and equipment; at the roll call only the first five are known.
 
-    host is for people, host_key equal only on the same host (and network namespace);
-    local_rank and local_size are None until they are told by the launcher or counted;
+    host is for people to read, host_key equal only on the same host (and network namespace);
+    local_rank and local_size are None until the launcher sets them or they are counted;
     nccl is the library's version as ncclGetVersion gives it, None without one; driver is
     the CUDA driver's, 1000 * major + 10 * minor; settings maps NCCL_* names to digests;
     shares_gpu: several ranks a GPU allowed; nccl_host: a digest of NCCL_HOSTID;
@@ -129,7 +129,7 @@ def whereabouts(missing: Iterable[int], present: Iterable[RankInfo], hosts: str)
         if starts.setdefault(info.host_key, first) != first or any(
             near.setdefault(rank, info.host) != info.host for rank in block
         ):
-            near = {}  # ranks are dealt to the hosts in turn, and a neighbour says nothing
+            near = {}  # ranks are dealt to the hosts in turn, and a neighbour shows nothing
             break
     known = {**near, **listed(hosts)}
     return {rank: known[rank] for rank in missing if rank in known}

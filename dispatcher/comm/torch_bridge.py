@@ -58,7 +58,7 @@ def init_torch(
     """The process group of all ranks, ready on every one of them; gives the module torch.
 
     device is this rank's GPU, None without one; timeout is the group's own, in seconds, and the
-    limit of each step here. Raises the same CommError on every rank if any cannot import torch,
+    limit of each step. Raises the same CommError on every rank if any cannot import torch,
     reach rank 0 or join in time, or wants another backend than rank 0.
     """
     loaded: list[Any] = []
@@ -131,10 +131,10 @@ def _agreed(backends: list[bytes]) -> list[bytes]:
 def process_group(torch: Any, everyone: Sequence[Sequence[int]], rank: int, timeout: float) -> Any:
     """This rank's group out of ``everyone``, equal groups that hold each rank of the world once.
 
-    All ranks call it alike; timeout, in seconds, is the groups' own. One split of the world's
-    communicator makes them all where torch can do that (all backends split, NCCL is bound to a
+    All ranks call it with equal arguments; timeout, in seconds, is for the groups. One split of the
+    world's communicator makes them all if torch can do that (all backends split, NCCL is bound to a
     device, and there is ``ProcessGroup.split_group``, as in torch 2.13). Else there is a
-    ``new_group`` for each; but a rank alone makes only its own where no NCCL is split for it.
+    ``new_group`` for each; but a rank alone makes only its own if no NCCL is split for it.
     """
     distributed = torch.distributed
     limit = datetime.timedelta(seconds=timeout)
@@ -218,7 +218,7 @@ def _join(torch: Any, address: str, port: int, timeout: float) -> Any:
 
 
 def _most_used(reports: list[bytes]) -> list[bytes]:
-    """For each rank the address of rank 0 that most ranks took, of those on other hosts."""
+    """For each rank the address of rank 0 that most ranks used, ranks on other hosts first."""
     loopback = (b"127.", b"::1")
     taken = [report for report in reports if report and not report.startswith(loopback)]
     taken = taken or [report for report in reports if report]
@@ -240,7 +240,7 @@ def _tell_gloo(used: str, ours: str) -> None:
 def candidates(env: Mapping[str, str], one_host: bool) -> list[str]:
     """Addresses of this host to offer, best first: MASTER_ADDR, then the interfaces'.
 
-    Only the loopback one when all ranks are on this host. The rank that connects
+    Only the loopback address when all ranks are on this host. The rank that connects
     looks names up.
     """
     if one_host:
@@ -287,7 +287,7 @@ def interface_of(address: str) -> str | None:
 
 
 def reach(addresses: Sequence[str], port: int, seconds: float) -> tuple[str, str]:
-    """The first of these addresses that takes a connection, and that of our end of it.
+    """The first of these addresses that takes a connection, and the address of our end of it.
 
     Each has ``seconds`` to do so. Raises Unreachable with what each of them answered.
     """

@@ -1,7 +1,7 @@
-"""The launcher's side of the socket of a job in the background: attached clients hear the stream.
+"""The launcher's side of the socket of a background job: sends the stream to attached clients.
 
-A client must never hold the job back: a slow one loses output, and is told where, and how many
-bytes.
+A client must never hold the job back: a slow client loses output. It gets a note with the place and
+the number of bytes.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.jobs import job_socket
 from dispatcher.jobs.status import Client, OrderServer
 
-#: notes that a newcomer is told
+#: notes that a new client gets
 MOST_NOTES = 20
 #: seconds between two pictures of the run, for clients that draw a footer
 PICTURE = 0.25
 #: pictures to one table, which is larger
 TABLE = 2
-#: a table comes half a second later for each so many ranks: to read 512 takes 11 ms
+#: a table comes half a second later for each ``MANY`` ranks: to read 512 takes 11 ms
 MANY = 256
 #: bytes of a line without an end that are kept
 HEAD = 64 << 10
 
 
 class StreamPositions:
-    """How far the ranks' output is: what a client who comes in the middle has to know.
+    """The positions in the ranks' output, for a client that attaches in the middle.
 
-    Files are read up to where each stream stood, the rest comes live. heads: keep the last ``HEAD``
+    Files are read up to each stream's position, the rest comes live. heads: keep the last ``HEAD``
     bytes of lines that are not whole yet, since ``merged.log`` takes whole lines only.
     """
 
@@ -74,13 +74,13 @@ class StreamPositions:
         }
 
     def rests(self) -> list[tuple[int, int, bytes]]:
-        """(rank, stream, what has come of its line) where that is not whole yet."""
+        """(rank, stream, beginning of its line) for each line that is not whole yet."""
         return [(rank, stream, rest) for (rank, stream), rest in self._rests.items() if rest]
 
 
 class ControlServer(OrderServer):
-    """picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
-    what each rank does. sample: called with seconds when somebody wants samples every so often.
+    """picture: the state of the run, as plain values, or None to send nothing. table: likewise,
+    the state of each rank. sample: called with seconds when a client wants samples every so often.
     heads: see ``StreamPositions``. All else: see ``OrderServer``.
     """
 
@@ -102,7 +102,7 @@ class ControlServer(OrderServer):
         self._sample = sample
         self._next_picture = 0.0
         self._turns = 0
-        self._slower = 1  # how much later tables come than small ones do
+        self._slower = 1  # how much later tables come than those of few ranks
         self._positions = StreamPositions(heads)
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         super().__init__(folder, stop, **orders)
@@ -132,13 +132,13 @@ class ControlServer(OrderServer):
         super().event(entry)
 
     def say(self, line: str) -> None:
-        """A note of dispatch itself, for everybody attached and for newcomers."""
+        """Send a note of dispatch itself to all attached clients and to new clients."""
         with self._lock:
             self._notes.append(line)
             self._tell_all(job_socket.frame(type="say", line=line))
         self._wake()
 
-    # -- on the thread of its own ---------------------------------------------------------
+    # -- on its own thread -------------------------------------------------------------
 
     def _timeout(self) -> float | None:
         if self._leave_at is not None:

@@ -32,12 +32,12 @@ LARGEST = 64 << 20
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
 ORDERS = ("attach", "stop", "stacks", "restart")
-#: signals that a job may be stopped with: all but those that no program can handle
+#: signals that a job may be stopped with: all except those that no program can handle
 PASSED_ON = frozenset(range(65)) - {9, 19, 32, 33}
 
 
 class Malformed(ValueError):
-    """What was read is not of this protocol."""
+    """Data from the other end breaks this protocol."""
 
 
 def frame(payload: bytes = b"", **fields: Any) -> bytes:
@@ -62,7 +62,7 @@ def wants_output(order: Mapping[str, Any]) -> bool:
 
 
 def way_to_stop(order: Mapping[str, Any]) -> str:
-    """What a ``stop`` asks for: "stop", "kill" or the number of the first signal."""
+    """The kind of a ``stop`` order: "stop", "kill" or the number of the first signal."""
     number = order.get("signal")
     if order.get("now") is True:
         return "kill"
@@ -91,7 +91,7 @@ def restart_of(order: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[s
 
 
 class RestartAnswer:
-    """The answer to a restart. A refusal follows its order at once; a later one is another's."""
+    """The answer to a restart. A refusal follows its order at once; a later one is not for us."""
 
     def __init__(self) -> None:
         self._ordered = self._heard = self._accepted = False
@@ -147,7 +147,7 @@ class Frames:
             raise Malformed("too long a line")
 
 
-#: who may be attached at once; as many more may order other things
+#: most clients attached at once; as many more may send other orders
 MOST_CLIENTS = 16
 #: whole seconds in which a launcher must have room for a caller
 CONNECT_TIMEOUT = 5
@@ -174,24 +174,24 @@ def listen(folder: Path) -> socket.socket:
 
 
 def forget(folder: Path) -> None:
-    """Remove the socket: nobody listens there any more. How the job ended is worth more."""
+    """Remove the socket of a launcher that has stopped listening; ignores an error."""
     with contextlib.suppress(OSError):
         (folder / "control").unlink()
 
 
 def is_ours(link: socket.socket) -> bool:
-    """Whether we ourselves, or root, are at the other end: the kernel says so."""
+    """Whether the kernel reports our own user, or root, at the other end."""
     size = struct.calcsize("3i")
     _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(uid) in (os.geteuid(), 0)
 
 
 class JobConnection:
-    """A connection to the launcher of ``job``; ``frames`` is what it says.
+    """A connection to the launcher of ``job``; ``frames`` reads its messages.
 
     stops: to order ``stop``, for which a paused launcher is woken; any other order it would carry
     out much later.
-    Raises: DispatchError when nobody answers.
+    Raises: DispatchError when the launcher does not answer.
     """
 
     def __init__(self, job: Job, *, stops: bool = False) -> None:
@@ -214,9 +214,9 @@ class JobConnection:
             raise not_running(find(job.run_id)) from None  # it may have ended since it was found
 
     def order(self, order: str, **fields: Any) -> None:
-        """Send an order. That the launcher is gone is seen by what it says.
+        """Send an order. If the launcher is gone, reading its answer shows that.
 
-        A paused one is woken to stop, as shells wake what they send SIGTERM.
+        A paused launcher is woken to stop, as shells wake a process that they send SIGTERM.
         """
         is_paused = self._job.phase == PAUSED
         with contextlib.suppress(OSError):
@@ -225,9 +225,9 @@ class JobConnection:
                 os.kill(self._job.launcher.pid, signal.SIGCONT)
 
     def answer(self) -> dict[str, Any]:
-        """What the launcher says next; nothing, now and then.
+        """The launcher's next message; an empty dict now and then.
 
-        Raises: DispatchError when it is gone, as the record tells what became of it.
+        Raises: DispatchError when it is gone, with the end that the record has.
         """
         with contextlib.suppress(OSError, Malformed):
             for fields, _ in self._said:
@@ -235,7 +235,7 @@ class JobConnection:
         raise not_running(find(self._job.run_id))
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Every frame until the launcher hangs up, and an empty one now and then.
+        """Every frame until the launcher closes the connection, and an empty frame now and then.
 
         Raises: Malformed, OSError.
         """

@@ -45,7 +45,7 @@ ROOM = 4096
 DYING = 2.0
 
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
-#: what a running job may be doing; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
+#: phases of a running job; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
 PHASES = ("connecting", "starting", "running", "stopping", "restarting")
 PAUSED = "paused"
 
@@ -60,7 +60,7 @@ class Process(Value):
 
     @classmethod
     def of(cls, pid: int) -> Process | None:
-        """The process that has ``pid`` now; None if there is none."""
+        """The process that has ``pid`` now; None if there is no such process."""
         try:
             words = _stat(pid)
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -73,7 +73,7 @@ class Process(Value):
         return Process.of(self.pid) == self
 
     def wait(self, seconds: float) -> None:
-        """Until it is gone, ``seconds`` at most. It is nobody's child here, so it is looked at."""
+        """Wait ``seconds`` at most until it is gone. It is not our child, so we poll."""
         until = time.monotonic() + seconds
         while self.lives and time.monotonic() < until:
             time.sleep(0.02)
@@ -95,7 +95,7 @@ def _stat(pid: int) -> list[str]:
 
 @value
 class Job(Value):
-    """A job as its folder tells of it. ``folder``: of the record; ``logs``: None if it keeps none.
+    """A job's record. ``folder``: of the record; ``logs``: None if it keeps none.
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
@@ -136,13 +136,13 @@ class Job(Value):
 
     @property
     def phase(self) -> str:
-        """``state``, but what it is doing in place of ``running``: one of ``PHASES`` or paused."""
+        """``state``, with a phase in place of ``running``: one of ``PHASES`` or paused."""
         if self.state != RUNNING:
             return self.state
         return PAUSED if self.launcher.is_stopped else self.doing
 
     def check_rank(self, rank: int) -> None:
-        """Raises: NoSuchJob for one that it does not have; of spawned ones nothing is known."""
+        """Raises: NoSuchJob for a rank that it lacks; spawned ranks are not checked."""
         if self.ranks is not None and self.ranks <= rank < MOST_RANKS:
             raise errors.NoSuchJob(
                 f"job {self.run_id}: it has no rank {rank}", hint=f"--rank 0 to {self.ranks - 1}"
@@ -242,7 +242,7 @@ def note_left(hosts: Mapping[str, float]) -> None:
 
 
 def left() -> dict[str, float]:
-    """Seconds for which ranks of jobs that lost their hosts may run on there, by machine."""
+    """By machine, the seconds for which ranks of jobs that lost their hosts may still run."""
     now = time.time()
     try:
         ends = _load(state_folder() / "left.json")
@@ -252,7 +252,7 @@ def left() -> dict[str, float]:
 
 
 def jobs() -> list[Job]:
-    """The jobs on record, the newest last. Stale sockets of dead ones are removed."""
+    """The jobs on record, the newest last. Stale sockets of dead jobs are removed."""
     base = state_folder() / "jobs"
     try:
         names = sorted(name for name in os.listdir(base) if is_run_id(name))
@@ -273,14 +273,14 @@ def find(
 ) -> Job:
     """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
 
-    None is the only one that runs, or the only one there is; foreground: those count, too;
-    programs: of these, those that programs have begun. runs: it is of use only while it runs.
-    Raises: UsageError when that is none, or several.
+    None is the only running job, or the only job; foreground: those count, too;
+    programs: so do jobs that programs have begun. runs: it is useful only while it runs.
+    Raises: UsageError if no job fits, or several.
     """
     known = jobs()
     if not known:
         raise errors.NoSuchJob(
-            "no job is on record here", hint="dispatch run --detach -H hostfile ..."
+            "this machine has no record of a job", hint="dispatch run --detach -H hostfile ..."
         )
     if name == "latest":
         return known[-1]
@@ -303,7 +303,7 @@ def find(
     if not fits:
         near = nearest(name, [*(job.run_id.split("-")[-1] for job in known), "latest"])
         hint = f"{near}  # did you mean this job?" if near else "dispatch jobs"
-        raise errors.NoSuchJob(f"no job {name!r} is on record here", hint=hint)
+        raise errors.NoSuchJob(f"this machine has no record of job {name!r}", hint=hint)
     if len(fits) > 1:
         raise errors.AmbiguousJob(
             f"{name!r} could be any of {len(fits)} jobs",
@@ -321,7 +321,7 @@ def find_running(name: str | None, *, foreground: bool = False) -> Job:
 
 
 def _read(folder: Path) -> Job | None:
-    """The record in ``folder``; None while it is being written, or if it is no record."""
+    """The record in ``folder``; None while it is being written, or if it is not a record."""
     try:
         record = _load(folder / "job.json")
         end = _load(folder / "end.json") if (folder / "end.json").exists() else None
@@ -347,16 +347,16 @@ def _read(folder: Path) -> Job | None:
 
 
 def _doing(folder: Path) -> str:
-    """What the job said last that it is doing."""
+    """The phase that the job has written last."""
     try:
         phase = _load(folder / "phase.json")["phase"]
     except (OSError, ValueError, KeyError, TypeError):
-        return RUNNING  # it says nothing: an older dispatch, a full disk
+        return RUNNING  # there is no phase: an older dispatch, a full disk
     return phase if phase in PHASES else RUNNING
 
 
 def _load(path: Path) -> Any:
-    """Raises: OSError; ValueError for what is no JSON."""
+    """Raises: OSError; ValueError if it is not JSON."""
     with open(path, "rb") as file:
         try:
             return json.loads(file.read(LARGEST))
@@ -370,7 +370,7 @@ def _write(path: Path, value: Any) -> None:
 
 
 def _forget(base: Path) -> None:
-    """Remove the oldest records, so that ``MOST_RECORDS`` stay; never that of a running job."""
+    """Remove the oldest records, so that ``MOST_RECORDS`` stay; never a running job's record."""
     names = sorted(name for name in os.listdir(base) if is_run_id(name))
     for name in names[: max(0, len(names) - MOST_RECORDS)]:
         job = _read(base / name)
@@ -394,12 +394,12 @@ def _last_line(path: Path) -> str:
 
 
 def files_gone(job: Job) -> errors.NoLogFiles:
-    """That somebody has removed the files of ``job``."""
+    """An error: the files of ``job`` were removed."""
     return errors.NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
 
 
 def not_running(job: Job) -> errors.DispatchError:
-    """Why nobody answers for ``job``; a launcher that is being killed is given time to be dead."""
+    """The error for ``job`` when it does not answer; waits for a launcher that is being killed."""
     if job.state == ENDED:
         return errors.JobEnded(
             f"job {job.run_id}: it has ended, exit code {job.exit_code}",

@@ -1,4 +1,4 @@
-"""What any run tells other shells: its phase, where its ranks are; and what they order of it.
+"""The state of any run for other shells (its phase, where its ranks are), and their orders to it.
 
 ``Phase`` keeps one word in the job's record, for ``dispatch jobs``::
 
@@ -58,7 +58,7 @@ class Phase(ev.Sink):
             case ev.RankExited(_, rank):
                 self._living.discard((event.attempt, rank))
                 if not self._living and self._awaited <= 0:
-                    self._become(STOPPING)  # what the ranks left is looked for
+                    self._become(STOPPING)  # the ranks' leftovers are looked for
             case ev.JobStopping():
                 self._become(STOPPING)
             case ev.RunRestarting(cause):
@@ -82,7 +82,7 @@ FLUSH = 5.0
 
 
 class Client:
-    """One connection; all but ``link`` is guarded by the lock of its server."""
+    """One connection; all except ``link`` is guarded by the lock of its server."""
 
     def __init__(self, link: socket.socket) -> None:
         self.link = link
@@ -117,44 +117,44 @@ class Client:
         self.put(job_socket.frame(data, type="output", rank=rank, stream=stream, size=len(data)))
 
     def gap(self, missing: ev.Counts) -> None:
-        """Add to the bytes that are missing here, by rank and stream."""
+        """Add to the bytes that this client misses, by rank and stream."""
         for key, count in missing.items():
             self._missing[key] = self._missing.get(key, 0) + count
 
     def tell_gap(self) -> None:
-        """Queue the word of what is missing here."""
+        """Queue a frame about the bytes that this client misses."""
         if self._missing:
             missing = [[rank, stream, count] for (rank, stream), count in self._missing.items()]
             self._missing = {}
             self.put(job_socket.frame(type="gap", missing=missing))
 
     def take(self) -> bytes | None:
-        """What is to be written next; a gap is told as soon as all before it was."""
+        """The next bytes to write; a gap is reported after all output before it."""
         if not self._queue:
             self.tell_gap()
         return self._queue[0] if self._queue else None
 
     def written(self, count: int) -> None:
-        """``count`` bytes of what ``take`` gave were written."""
+        """``count`` bytes from ``take`` were written."""
         first = self._queue.popleft()
         self._size -= count
         if count < len(first):
             self._queue.appendleft(first[count:])
 
 
-#: is given an answer: its number, its words, and what it has for programs
+#: called with an answer: its number, its text, and its data for programs
 OnAnswer = Callable[[int, list[str], "Gathered"], None]
 
 
 class OrderServer(ev.Sink):
     """Listens at ``folder``/control. stop: called with "stop", "kill" or the number of the signal
     to stop with when a client orders it. restart: called with what a client orders, raises
-    DispatchError if it cannot be done. gather: called when somebody wants to know where the ranks
-    are; ``stacks`` takes the answer. make_sink: makes the sink that finds it among the events, once
-    somebody asks. Raises: OSError if the socket cannot be made.
+    DispatchError if it cannot be done. gather: called when a client asks where the ranks
+    are; ``stacks`` takes the answer. make_sink: makes the sink that finds it among the events, when
+    a client first asks. Raises: OSError if the socket cannot be made.
     """
 
-    #: what clients may order; and whether they are hung up on when they have an answer
+    #: orders that clients may send; and whether they are disconnected after an answer
     orders: tuple[str, ...] = ("stacks", "restart", "stop")
     hangs_up = True
 
@@ -182,7 +182,7 @@ class OrderServer(ev.Sink):
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Serve whoever has called and calls: the job can be told things now."""
+        """Start to serve clients, those who connected before included."""
         self._thread.start()
 
     # -- on the sinks' thread -----------------------------------------------------------
@@ -198,7 +198,7 @@ class OrderServer(ev.Sink):
             self._wake()
 
     def stacks(self, number: int, lines: list[str], found: Gathered) -> None:
-        """Where the ranks are, in words and for programs, for who has asked."""
+        """Send the places of the ranks, as text and as data, to the clients that asked."""
         with self._lock:
             asked = [client for client in self._clients if client.wants_stacks]
             for client in asked:
@@ -214,7 +214,7 @@ class OrderServer(ev.Sink):
             self._leave_at = time.monotonic() + FLUSH
         self._wake()
         if self._thread.ident is None:
-            self._close()  # the run never began, so nobody else does
+            self._close()  # the run never began, so no thread will
         else:
             self._thread.join(timeout=FLUSH + 1)
         job_socket.forget(self._folder)
@@ -229,7 +229,7 @@ class OrderServer(ev.Sink):
         with contextlib.suppress(OSError):  # it has been woken already, or has ended
             self._wake_write.send(b"\0")
 
-    # -- on the thread of its own ---------------------------------------------------------
+    # -- on its own thread -------------------------------------------------------------
 
     def _run(self) -> None:
         with selectors.DefaultSelector() as waiting:
@@ -260,11 +260,11 @@ class OrderServer(ev.Sink):
             client.link.close()
 
     def _timeout(self) -> float | None:
-        """Seconds for which nothing is to be done unless somebody calls; None for ever."""
+        """Seconds until there is work without a client's order; None for ever."""
         return None if self._leave_at is None else 0.1
 
     def _show(self) -> None:
-        """Tell those who look on how far the run is."""
+        """Send the state of the run to attached clients."""
 
     def _over(self) -> bool:
         if self._leave_at is None:
@@ -288,7 +288,7 @@ class OrderServer(ev.Sink):
         waiting.register(link, selectors.EVENT_READ, client)
 
     def _serve(self, client: Client, mask: int) -> bool:
-        """Read and write what can be; whether the client is still there."""
+        """Read and write as far as possible; whether the client is still connected."""
         try:
             if mask & selectors.EVENT_READ and not self._read_orders(client):
                 return False

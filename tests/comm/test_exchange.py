@@ -70,7 +70,7 @@ def test_another_head_is_no_record(change: tuple[int, bytes]) -> None:
     with pytest.raises(CommError, match="2 bytes came of 3"):
         exchange.open_record(exchange.ok(b"abc")[:-1])
     for size in range(exchange.HEADER.size):
-        with pytest.raises(CommError, match=f"{size} bytes are no header"):
+        with pytest.raises(CommError, match=f"{size} bytes are not a header"):
             exchange.length(text[:size])
 
 

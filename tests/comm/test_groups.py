@@ -98,7 +98,7 @@ def test_every_rank_is_in_one_group_of_each_axis(
         ({"pp": 2, "order": "tp-dp"}, "lacks pp, whose size is 2", "order='tp-dp-pp'"),
         (
             {"cp": 2, "ep": 2, "pp": 2, "expert_tp": 2, "order": "ep-pp-tp-cp-dp"},
-            "the pipelines of the experts",
+            "the experts' pipelines",
             ORDER,
         ),
     ],

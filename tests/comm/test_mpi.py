@@ -83,7 +83,7 @@ def test_what_was_imported_before_is_not_told_a_level(
 
 
 def test_a_level_that_there_is_not(modules: dict[str, Any]) -> None:
-    with pytest.raises(CommError, match="'many': is none of single, funneled, serialized, multi"):
+    with pytest.raises(CommError, match="'many': not one of single, funneled, serialized, multi"):
         open_mpi("many")
 
 

@@ -105,7 +105,7 @@ class TestReal:
         )
         assert ended.code == 1
         assert ended.err.count("nccl: ncclCommInitRank: unhandled cuda error") == 2, ended.err
-        assert "hint: no rank sees a gpu: job.init_torch() uses gloo there" in ended.err
+        assert "hint: no rank sees a gpu: job.init_torch() then uses gloo" in ended.err
 
 
 @pytest.fixture

@@ -123,7 +123,7 @@ def test_the_file_of_f_is_found_from_any_folder(
 
 def test_where_nothing_is_on_record() -> None:
     assert registry.jobs() == []
-    with pytest.raises(UsageError, match="no job is on record") as told:
+    with pytest.raises(UsageError, match="this machine has no record of a job") as told:
         registry.find(None)
     assert told.value.hint == "dispatch run --detach -H hostfile ..."
 
@@ -185,10 +185,10 @@ def test_a_name_that_fits_several_is_answered_with_the_last_ones() -> None:
     with pytest.raises(UsageError, match="'2026' could be any of 4 jobs") as told:
         registry.find("2026")
     assert told.value.hint == ", ".join(f"20260131-142501-{letter * 6}" for letter in "bcd")
-    with pytest.raises(UsageError, match="no job 'latesst' is on record here") as near:
+    with pytest.raises(UsageError, match="this machine has no record of job 'latesst'") as near:
         registry.find("latesst")
     assert near.value.hint == "latest  # did you mean this job?"
-    with pytest.raises(UsageError, match="no job 'x' is on record here") as none:
+    with pytest.raises(UsageError, match="this machine has no record of job 'x'") as none:
         registry.find("x")
     assert none.value.hint == "dispatch jobs"
     with pytest.raises(UsageError):

@@ -95,7 +95,7 @@ def test_docstrings_tell_of_fields() -> None:
     summary, fields = schemas.described(HostOutcome, HostOutcome.__annotations__)
     assert summary == "The result on one host."
     assert fields["index"] == "its number in the list."
-    assert fields["message_code"] == "what `dispatch explain` knows that by."
+    assert fields["message_code"] == "the code of that for `dispatch explain`."
 
 
 def test_text_is_as_short_as_it_can_be() -> None:

@@ -70,8 +70,8 @@ def as_buffer(thing: Any, *, on_host: bool = False) -> Buffer:
     """The memory of a torch tensor, an array with ``__cuda_array_interface__``, or a Buffer.
 
     on_host allows CPU memory (for a test's NCCL). torch is not imported: a tensor is known by its
-    attributes. Raises TypeError for what holds no device memory or a type NCCL has not, ValueError
-    for memory with gaps.
+    attributes. Raises TypeError for objects without device memory and for types that NCCL lacks,
+    ValueError for memory with gaps.
     """
     if isinstance(thing, Buffer):
         return thing
@@ -94,7 +94,7 @@ def as_buffer(thing: Any, *, on_host: bool = False) -> Buffer:
 
 
 def current_stream(device: int | None) -> int:
-    """torch's current stream of this device (None: of the current one), else 0, CUDA's default."""
+    """torch's current stream of this device (None: the current device), else 0, CUDA's default."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return 0
@@ -225,7 +225,7 @@ class Communicator:
     def split(self, color: int | None, key: int = 0, *, name: str = "") -> Communicator | None:
         """The ranks with my color, by key and then rank; None for color None.
 
-        Collective: every rank of this communicator calls it. No id is used.
+        Collective: every rank of this communicator calls it. It uses no new id.
         """
         child = ctypes.c_void_p()
         number = NO_COLOR if color is None else color
@@ -287,7 +287,7 @@ class Communicator:
         return handle
 
     def _child(self, handle: ctypes.c_void_p, name: str, call: str) -> Communicator:
-        """The communicator that ``call`` has begun to make of this one."""
+        """The communicator that ``call`` has begun to make from this communicator."""
         what = f"{self._who}: {name}: {call}"
         try:
             finish(self._library, handle, IN_PROGRESS, what, self.timeout)
@@ -389,7 +389,7 @@ def _code(op: str, dtype: str) -> int:
     if dtype == "bool" and op in ("sum", "avg"):
         if op == "avg":
             raise ValueError("no average of bool")
-        op = "max"  # a sum of bytes would be 2, which is no bool; torch does the same
+        op = "max"  # a sum of bytes would be 2, which is not a bool; torch does the same
     try:
         return OPERATIONS[op]
     except KeyError:

@@ -47,7 +47,7 @@ class UniqueId:
 
     @property
     def digest(self) -> str:
-        """Eight hex digits that tell two ids apart and reveal neither."""
+        """Eight hex digits that distinguish two ids and reveal neither."""
         return hashlib.sha256(self.as_bytes).hexdigest()[:8]
 
     def __repr__(self) -> str:
@@ -220,7 +220,7 @@ def spell(version: int) -> str:
 
 
 def load() -> Library:
-    """The first libnccl of the search; EnvironmentMissing if there is none."""
+    """The first libnccl that the search finds; EnvironmentMissing if it finds none."""
     tried: list[str] = []
     roots = [*_before_torch(), *sys.path]
     for path in candidates(os.environ, _mapped(), roots):
@@ -241,7 +241,7 @@ def load() -> Library:
 def candidates(
     env: Mapping[str, str], mapped: Iterable[str], roots: Iterable[str]
 ) -> Iterator[str]:
-    """The paths to try, best first; a path that was named by the user is the only one."""
+    """The paths to try, best first; a path that the user has named is the only candidate."""
     named = env.get("DISPATCH_NCCL_LIB")
     if named:
         yield named
@@ -255,9 +255,9 @@ def candidates(
 
 
 def _before_torch() -> list[str]:
-    """Where torch has its NCCL, if it will be imported later and would take that one.
+    """Where torch has its NCCL, if it will be imported later and would use that library.
 
-    Else it is imported here, so that it finds its own before another is there.
+    Else it is imported here, so that it finds its own before another is loaded.
     """
     spec = None if "torch" in sys.modules else importlib.util.find_spec("torch")
     home = os.path.dirname(spec.origin or "") if spec else ""
@@ -266,7 +266,7 @@ def _before_torch() -> list[str]:
     root = os.path.dirname(home)
     if "DISPATCH_NCCL_LIB" not in os.environ and os.path.exists(os.path.join(root, _IN_WHEELS)):
         return [root]
-    with contextlib.suppress(Exception):  # a torch that is broken says so when it is used
+    with contextlib.suppress(Exception):  # a broken torch raises again when it is used
         importlib.import_module("torch")
     return []
 
@@ -286,7 +286,7 @@ _NO_DEVICE = 100
 
 @dataclass(frozen=True)
 class Gpu:
-    """One visible GPU: ``index`` counts among the visible ones, ``uuid`` is the device's own."""
+    """One visible GPU: ``index`` counts among the visible GPUs, ``uuid`` is the device's own."""
 
     index: int
     uuid: str
@@ -294,10 +294,10 @@ class Gpu:
 
 
 def find_gpu(index: int | None, local_rank: int, *, required: bool = False) -> Gpu | None:
-    """The GPU this rank is to use, or None where there is no driver or no visible GPU.
+    """The GPU for this rank, or None if there is no driver or no visible GPU.
 
-    index None means: the local rank's, or the only one if just one is visible.
-    Raises CommError if the driver is broken, GPU ``index`` is not to be had, or one is required.
+    index None means: the local rank's, or the only visible GPU if there is just one.
+    Raises CommError if the driver is broken, or GPU ``index`` or a required GPU is missing.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
@@ -315,7 +315,7 @@ def find_gpu(index: int | None, local_rank: int, *, required: bool = False) -> G
         index = 0 if count.value == 1 else local_rank
     if not 0 <= index < count.value:
         raise CommError(
-            f"comm: gpu {index}: {count.value} visible here", hint="echo $CUDA_VISIBLE_DEVICES"
+            f"comm: gpu {index}: this rank sees {count.value}", hint="echo $CUDA_VISIBLE_DEVICES"
         )
     device, identity, version = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.c_int()
     _check_cuda(driver, driver.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
@@ -326,7 +326,7 @@ def find_gpu(index: int | None, local_rank: int, *, required: bool = False) -> G
 
 
 def _without(index: int | None, required: bool, why: str) -> Gpu | None:
-    """None, for a rank that takes what there is; CommError for one that wants a GPU."""
+    """None, for a rank that can do without; CommError for a rank that needs a GPU."""
     if index is None and not required:
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -75,10 +75,10 @@ def start(
 ) -> Communicator:
     """The communicator of all ranks, ready on every one of them.
 
-    device is this rank's GPU. blocking: see ``Library.init_rank``; the call is made in a thread
-    of its own, so that the other ranks are heard meanwhile. Raises the same NcclError, or
-    RollCallError naming the ranks that were not ready after ``timeout`` seconds, on every rank;
-    what was started is aborted then.
+    device is this rank's GPU. blocking: see ``Library.init_rank``; the call is made in its own
+    thread, so that the other ranks' messages are still read. Raises the same NcclError, or
+    RollCallError naming the ranks that were not ready after ``timeout`` seconds, on every rank,
+    and aborts all that was started.
     """
     handle = ctypes.c_void_p()
 

@@ -175,7 +175,7 @@ def test_a_job_that_has_ended(
         ({"logs": Path("/no/where")}, ["--from-start"], 125, "job {id}: its files are gone: /no/w"),
         ({}, ["--from-start", "--timestamps"], 2, "--timestamps: the times of earlier lines"),
         ({}, ["--only-ranks", "2"], 2, "--only-ranks"),
-        ({}, ["other"], 2, "no job 'other' is on record here"),
+        ({}, ["other"], 2, "this machine has no record of job 'other'"),
     ],
 )
 def test_refusals(

@@ -50,7 +50,7 @@ def test_what_is_ordered(
         (["latest", "--"], 2, "error: nothing stands behind --"),
         (["-x", "RANK=3"], 2, "error: -x: RANK is set by dispatch"),
         (["-x", "A=" + "x" * 80_000], 2, "error: more than 64 KiB of arguments and variables"),
-        (["nobody"], 2, "error: no job 'nobody' is on record here"),
+        (["nobody"], 2, "error: this machine has no record of job 'nobody'"),
         ([], 125, "error: job {job}: it is ending [cannot-restart]\n  hint: look\n"),
     ],
 )  # fmt: skip

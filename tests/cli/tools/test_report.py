@@ -117,8 +117,8 @@ def test_phases_are_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "error: no job is on record here [no-such-job]\n"),
-        (["none"], "error: no job is on record here [no-such-job]\n"),
+        ([], "error: this machine has no record of a job [no-such-job]\n"),
+        (["none"], "error: this machine has no record of a job [no-such-job]\n"),
         (["none.json"], "error: none.json: no such file or directory [file-unusable]\n"),
         (["."], "error: .: no run left files there: no dispatch.jsonl [file-unusable]\n"),
         (["trace.json"], "error: trace.json: no run left files there: no dispatch.jsonl"),

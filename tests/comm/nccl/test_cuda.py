@@ -74,7 +74,7 @@ def test_who_wants_any_gpu_goes_without_where_there_is_none(load: Any, driver: A
         (MISSING, 0, "comm: gpu 0: no cuda driver here: libcuda.so.1: cannot open"),
         (NO_DEVICE, 1, "comm: gpu 1: the cuda driver sees none"),
         (HIDDEN, 0, "comm: gpu 0: the cuda driver sees none (CUDA_VISIBLE_DEVICES='')"),
-        (TWO, 2, "comm: gpu 2: 2 visible here"),
+        (TWO, 2, "comm: gpu 2: this rank sees 2"),
     ],
 )
 def test_who_wants_a_certain_gpu_or_needs_one_is_refused_without_it(
@@ -90,7 +90,7 @@ def test_who_wants_a_certain_gpu_or_needs_one_is_refused_without_it(
     ways = ("comm.init() without require_gpu", "comm.init(device='cpu')")
     usual = f"nvidia-smi; or {ways[index is not None]}"
     assert caught.value.hint == (
-        usual if "visible here" not in words else "echo $CUDA_VISIBLE_DEVICES"
+        usual if "this rank sees" not in words else "echo $CUDA_VISIBLE_DEVICES"
     )
 
 
