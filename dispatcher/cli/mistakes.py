@@ -507,7 +507,8 @@ def _not_found(options: ExecOptions) -> str | None:
     quoted = len(words) == 1 and is_quoted(words[0])
     if not words or quoted or options.script is not None:
         return None  # --shell, words that are not the user's, or a shell that has said what
-    if is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]:
+    for_shell = is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]
+    if for_shell and not options.joined:
         return _AS_SHELL_TEXT
     return neighbours(words[:-1], options)
 

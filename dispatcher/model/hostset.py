@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"([0-9]+)")
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 _OPERATORS = ",!&^"
 _RANGE = re.compile(r"([0-9]+)(?: *- *([0-9]+)(?: */ *([0-9]+))?)?")
-_GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
+_GROUP = re.compile(r"@(?:[A-Za-z0-9_.+-]+:)?(?:[A-Za-z0-9_.+-]+|\*)\Z")
 
 Resolve = Callable[[str], Sequence[str]]
 

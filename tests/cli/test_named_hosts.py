@@ -137,6 +137,15 @@ def test_lists_as_pdsh_and_clush_have_them(
     assert (code, out) == ((2, "") if "error" in names else (0, f"{names.splitlines()[-1]}\n"))
 
 
+def test_only_what_is_typed_may_be_a_pattern(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for line in ("hosts = ['n1', '/(n+)+$/']", "hosts = 'n1'\nexclude = '/n/'"):
+        (folder / "dispatch.toml").write_text(f"[all]\n{line}\n")
+        assert cli.main(["hosts"]) == 2
+        assert "'/' has no place in a host name" in capsys.readouterr().err
+
+
 def test_an_empty_name_is_no_way_to_the_hosts_of_a_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

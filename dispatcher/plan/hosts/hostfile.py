@@ -157,7 +157,7 @@ def names_of(texts: Sequence[str], lists: Iterable[Hostlist], option: str) -> li
         try:
             if text.startswith("^"):
                 names += [host.name for host in read_hostfile(text[1:], option, slots=False).hosts]
-            elif text.startswith("/"):
+            elif text[0] == "/" and option[0] == "-":  # typed; one of a file could take for ever
                 regex = re.compile(text[1:].removesuffix("/"))
                 found = (host.name for one in lists for host in one.hosts)
                 names += filter(regex.search, found)

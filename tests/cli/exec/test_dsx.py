@@ -127,22 +127,15 @@ def test_refusals(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> 
 
 
 #: in each mode, what an option asks for that it does not do anyway, or that dsx does itself
-HARMLESS = {
-    "command": set(),
-    "prompt": {"no_stdin"},
-    "copy": {"no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code"},
-    "rcopy": {"no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code"},
-}  # fmt: skip
+COPY = {"no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code"}
+HARMLESS = {"command": set(), "prompt": {"no_stdin"}, "copy": COPY, "rcopy": COPY}
 #: option -> the field that shows what it did
 BECOMES = {"everyone": "lists", "group": "lists", "left_out": "excluded", "pick": "lists"}
 #: what each takes whose value cannot be any text
 VALUES = {"serial": "3", "max_fail": "3", "sudo": "ml", "env": "A=1", "fanout_tree": "3"}
 MODES = {
-    "command": ("uptime",),
-    "prompt": (),
-    "copy": ("--copy", "f"),
-    "rcopy": ("--rcopy", "f"),
-}
+    "command": ["uptime"], "prompt": [], "copy": ["--copy", "f"], "rcopy": ["--rcopy", "f"],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", MODES)
