@@ -1,6 +1,6 @@
 """The process beside the agent in which libpmix serves the ranks; one a host, if they need it.
 
-It is a fork of the agent and dies with it; ``docs/design/mpi.md`` gives the reason for it::
+It is a fork of the agent and dies with it; ``docs/design/pmix.md`` gives the reason for it::
 
     ranks --(the agent's port)--> gate --(our own socket)--> libpmix --(fences, aborts)--> agent
 
