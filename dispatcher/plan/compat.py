@@ -446,11 +446,6 @@ def _hosts(value: str) -> Sequence[str]:
     return ("-H", counted if are_slots else value)
 
 
-def _endpoint(value: str) -> None:
-    if not value:
-        raise CannotTranslate("an empty endpoint")
-
-
 def _map_by(value: str) -> Sequence[str]:
     """``ppr:2:socket:OVERSUBSCRIBE``; what ranks would be elsewhere without is refused."""
     words = value.split(":")
@@ -536,9 +531,9 @@ _TARGETS |= {"cpu": "core", "package": "socket", "board": "none", "machine": "no
 TORCHRUN = _by_name({
     "--nnodes": Flag(_nnodes, "a range is the least and the most number of hosts"),
     "--nproc-per-node": Flag(_checked("--nproc-per-node", parse_nproc)),
-    "--node-rank --group-rank": Flag(_gone, _ALL),
-    "--master-addr": Flag(_gone, _RENDEZVOUS), "--rdzv-endpoint": Flag(_endpoint, _RENDEZVOUS),
-    "--rdzv-backend --rdzv-id --rdzv-conf --local-addr": Flag(_gone, _RENDEZVOUS),
+    "--node-rank --group-rank": Flag(_gone, _ALL), "--signals-to-handle": Flag(_gone, _SIGNALS),
+    "--master-addr --rdzv-endpoint --rdzv-backend --rdzv-id --rdzv-conf --local-addr": Flag(
+        _gone, _RENDEZVOUS),
     "--master-port": Flag(_PORT), "--shutdown-timeout": Flag(_checked("--grace", parse_seconds)),
     "--standalone": Flag(_to("-H", "localhost"), "on this machine", 0),
     "--max-restarts": Flag(_count("--max-restarts", 0), "all ranks of all hosts start again"),
@@ -546,7 +541,6 @@ TORCHRUN = _by_name({
     "-r --redirects -t --tee": Flag(_gone, "every line is shown; --log-dir keeps them all"),
     "--role --monitor-interval --start-method --event-log-handler": Flag(_gone, _ALL),
     "--local-ranks-filter": Flag(_gone, "see --only-ranks, which counts over all hosts"),
-    "--signals-to-handle": Flag(_gone, _SIGNALS),
     "-m --module": _switch("-m"), "--no-python": _switch("--no-python"),
     "--run-path": Flag(_refuse("name the script itself"), values=0),
     "--numa-binding": Flag(_one_of("--bind-to", {"node": "gpu", "exclusive": "core"}),
@@ -593,8 +587,7 @@ ACCELERATE = _by_name({
     "--cpu": Flag(_variable("ACCELERATE_USE_CPU", "true"), values=0),
     "--use-deepspeed": Flag(_variable("ACCELERATE_USE_DEEPSPEED", "true"), values=0),
     "--deepspeed-config-file": Flag(_variable("ACCELERATE_DEEPSPEED_CONFIG_FILE")),
-    "--deepspeed-hostfile": Flag(_to("-H")),
-    "--deepspeed-inclusion-filter": Flag(_to("--include")),
+    "--deepspeed-hostfile": Flag(_to("-H")), "--deepspeed-inclusion-filter": Flag(_to("--include")),
     "--deepspeed-exclusion-filter": Flag(_to("--exclude")),
     "--deepspeed-multinode-launcher": Flag(_gone, _LAUNCHER), "-m --module": _switch("-m"),
     "--no-python": _switch("--no-python"), "-q --quiet": _switch("--quiet"),
@@ -607,20 +600,18 @@ ACCELERATE = _by_name({
 
 #: Open MPI's (also PRRTE's) and Hydra's (MPICH, Intel MPI)
 MPIRUN = _by_name({
-    "-n -np --n --np -c": Flag(_count("--np")),
+    "-n -np --n --np -c": Flag(_count("--np")), "-genvlist -envlist": Flag(_variables),
     "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
     "-H -host --host": Flag(_hosts, "a slot a name, unless a number says more"),
-    "-hosts --hosts": Flag(_hydra_hosts, _TURNS), "-x": Flag(_export),
+    "-hosts --hosts": Flag(_hydra_hosts, _TURNS), "-x": Flag(_export), "-timeout --timeout": _LIMIT,
     "-genv -env": Flag(lambda name, value: _export(f"{name}={value}"), values=2),
-    "-genvlist -envlist": Flag(_variables),
-    "-genvall -envall": Flag(_gone, "exports are named one by one", 0),
+    "-genvall -envall": Flag(_gone, "exports are named one by one", 0), "-stdin --stdin -s": _STDIN,
     "-genvnone -envnone": Flag(_gone, "only what dispatch sets and -x names", 0),
     "-npernode --npernode -N -ppn -perhost --ppn": Flag(_count("--nproc-per-node")),
-    "-pernode --pernode": _switch("--nproc-per-node", "1"),
+    "-pernode --pernode": _switch("--nproc-per-node", "1"), "-rank-by --rank-by": Flag(_rank_by),
     "-map-by --map-by": Flag(_map_by, "bound there, too, unless --bind-to says otherwise"),
-    "-bynode --bynode": _switch("--map-by", "node"),
-    "-byslot --byslot": _switch("--map-by", "slot"),
-    "-rank-by --rank-by": Flag(_rank_by),
+    "-bynode --bynode": _switch("--map-by", "node"), "--forward-signals": Flag(_gone, _SIGNALS),
+    "-byslot --byslot": _switch("--map-by", "slot"), "-q -quiet --quiet": _switch("--quiet"),
     "-rf --rankfile -rankfile": Flag(_to("--rankfile"), "as many ranks as it has places for"),
     "--cpus-per-proc --cpus-per-rank -cpus-per-proc": Flag(_refuse("--bind-to core")),
     "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
@@ -635,15 +626,11 @@ MPIRUN = _by_name({
     "-output --output": Flag(_refuse("--log-dir DIR, --timestamps")),
     "-display-map --display-map": Flag(_gone, "--dry-run shows where ranks will run", 0),
     "-merge-stderr-to-stdout --merge-stderr-to-stdout": Flag(_gone, "write 2>&1 behind it", 0),
-    "-timeout --timeout": _LIMIT,
-    "--forward-signals": Flag(_gone, _SIGNALS),
     "-wdir --wdir -wd": Flag(_to("--chdir")), "-iface": Flag(_to("--iface")),
     "-launcher -bootstrap -rmk": Flag(_gone, _LAUNCHER),
     "-launcher-exec -bootstrap-exec": Flag(_to("--rsh")),
-    "-q -quiet --quiet": _switch("--quiet"),
     "-v -verbose --verbose -d --debug-daemons": _switch("--verbose"),
     "--prefix -prefix -path": Flag(_gone, "the ranks' PATH is the login node's; see -x PATH"),
-    "-stdin --stdin -s": _STDIN,
     "-configfile --configfile --app -app": Flag(_refuse("give its lines with : between them")),
 })  # fmt: skip
 
@@ -692,7 +679,8 @@ _THROUGH = dict.fromkeys(("openmpi", "mpich", "impi"), MPIRUN) | {"slurm": SRUN}
 #: variables that launchers themselves read
 SETTINGS = _by_name({
     "PYTHON_EXEC": Flag(_to("--python")), "MPIEXEC_TIMEOUT": _LIMIT,
-    "DS_ENV_FILE": Flag(_to("--env-file")), "PDSH_SSH_ARGS PDSH_SSH_ARGS_APPEND": Flag(_ssh_args),
+    "DS_ENV_FILE": Flag(_to("--env-file"), "if it has a $ in it, export DS_ENV_FILE instead"),
+    "PDSH_SSH_ARGS PDSH_SSH_ARGS_APPEND": Flag(_ssh_args),
     "PDSH_RCMD_TYPE HYDRA_LAUNCHER HYDRA_BOOTSTRAP HYDRA_RMK": Flag(_gone, _LAUNCHER),
 })  # fmt: skip
 

@@ -179,7 +179,8 @@ def is_secret(name: str) -> bool:
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """The same names with every secret's value replaced; for display only."""
-    return {name: HIDDEN if is_secret(name) else value for name, value in environment.items()}
+    shown = ((name, _BY_HOST.sub(r"${\1}", value)) for name, value in environment.items())
+    return {name: HIDDEN if is_secret(name) else value for name, value in shown}
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:
@@ -202,6 +203,12 @@ def redacted_words(words: Sequence[str]) -> list[str]:
     return found
 
 
+_REFERENCE = re.compile(r"\\\$|\$(?:\{[A-Za-z_]\w*\}|[A-Za-z_]\w*)", re.ASCII)
+_BY_HOST = re.compile("\0(.*?)\0")
+#: what a shell would do with a value besides: run a command, take another value
+UNMET = re.compile(r"`|\$\(|\$\{\w*[^\w}]", re.ASCII)
+Check = Callable[[str], str]
+Found = dict[str, str]
 _ASSIGNED = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=")
 _USERINFO = re.compile(r"(://)[^/@\s]+@")
 _EXPORT = re.compile(r"export[ \t]+")
@@ -221,20 +228,21 @@ class EnvFileError(UsageError):
 
 
 def parse_env_file(
-    text: bytes | str, source: str, check: Callable[[str], str] = check_variable
-) -> dict[str, str]:
+    text: bytes | str, source: str, check: Check = check_variable, into: Found | None = None
+) -> Found:
     """Names and values of an environment file (``--env-file``, DeepSpeed's ``.deepspeed_env``).
 
     A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. Quotes matter as the
     first character of a value only; within ``"``, ``\\"`` and ``\\\\`` are the escapes. Behind a
-    value, ``#`` needs a blank before it. Nothing is expanded; of two values the last counts.
+    value, ``#`` needs a blank before it. Of two values the last counts. With ``into``, to which the
+    variables are added, ``$NAME`` outside of ``'`` is filled in: from it, else later by the host.
     check: raises BadName for a name that it may not set. Raises: EnvFileError with every bad line.
     """
-    found: dict[str, str] = {}
+    found: Found = {} if into is None else into
     problems: list[Problem] = []
     for number, line in lines(decoded(text)):
         try:
-            pair = _pair(line, check)
+            pair = _pair(line, check, into)
         except BadName as bad:
             problems.append(problem(source, number, line, bad))
             if len(problems) >= MOST_PROBLEMS:
@@ -247,7 +255,7 @@ def parse_env_file(
     return found
 
 
-def _pair(line: str, check: Callable[[str], str]) -> tuple[str, str] | None:
+def _pair(line: str, check: Check, known: Found | None) -> tuple[str, str] | None:
     start = len(line) - len(line.lstrip(" \t"))
     if start == len(line) or line[start] == "#":
         return None
@@ -257,21 +265,33 @@ def _pair(line: str, check: Callable[[str], str]) -> tuple[str, str] | None:
     equals = line.find("=", start)
     if equals < 0:
         raise BadName("no '=' in the line", start, "write NAME=VALUE")
-    name = line[start:equals]
+    name = line[start:equals].rstrip(" \t")
     with offset_by(start):
         check(name)
     value, at = _value(line, equals + 1)
     with offset_by(at):
-        return name, check_value(name, value)
+        check_value(name, value)
+        if known is not None and line[at - 1] != "'":
+            value = _REFERENCE.sub(lambda one: _filled(one[0].strip("${}"), known), value)
+        if len(value) >= 1 << 17:  # the longest that Linux passes on
+            raise BadName(f"{name}: its value is too long")
+        return name, value
+
+
+def _filled(name: str, known: Found) -> str:
+    """The value for ``$name``; if only the host has one, the name between NULs (no value has any)."""
+    return "$" if name == "\\" else known.get(name, f"\0{name}\0")
 
 
 def _value(line: str, start: int) -> tuple[str, int]:
     """The value that begins at ``start``, and the offset where its text begins."""
-    if line[start : start + 1] not in ('"', "'"):
+    first = len(line) - len(line[start:].lstrip(" \t"))
+    if line[first : first + 1] not in ('"', "'"):
         comment = _COMMENT.search(line, start)
         end = comment.start() if comment else len(line)
         value = line[start:end].strip(" \t")
         return value, start
+    start = first
     quoted = (_DOUBLE if line[start] == '"' else _SINGLE).match(line, start)
     if not quoted:
         raise BadName(f"the quote {line[start]} is never closed", start)
@@ -282,6 +302,11 @@ def _value(line: str, start: int) -> tuple[str, int]:
     if line[start] == '"':
         value = re.sub(r'\\(["\\])', r"\1", value)
     return value, start + 1
+
+
+def deepspeeds(environ: Mapping[str, str]) -> str:
+    """The name of the files that DeepSpeed reads, in which the host fills in ``$NAME``."""
+    return environ.get("DS_ENV_FILE") or ".deepspeed_env"
 
 
 def exported(
@@ -297,7 +322,8 @@ def exported(
     """
     found = {name: environ[name] for name in sorted(environ) if crosses(name)}
     for source, text in files:
-        found.update(parse_env_file(text, source))
+        is_filled = source.rpartition("/")[2] == deepspeeds(environ).rpartition("/")[2]
+        found.update(parse_env_file(text, source, into=found if is_filled else None))
     for item in extra:
         name, equals, text = item.partition("=")
         try:

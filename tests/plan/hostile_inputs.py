@@ -195,7 +195,7 @@ _EXPORTS: Table = {
 _ENV_FILES: Table = {
     "no '=' in the line": ("A", "export A", "A=1\nB\n"),
     "empty variable name": ("=x",),
-    "not a variable name": ("A =1", "set A=1", "export export A=1", "1=2", b"\xff=1", "A\x1b=1"),
+    "not a variable name": ("set A=1", "export export A=1", "1=2", b"\xff=1", "A\x1b=1"),
     "is never closed": ('A="x', "A='x"),
     "text after the closing quote": ('A="x"y', 'A="x"#y'),
     "set by dispatch": ("RANK=1", "export LOCAL_RANK=1"),

@@ -174,6 +174,37 @@ def test_values_in_a_file(line: str, value: str | None) -> None:
     assert parse_env_file(line, "f") == ({"exportA": "1"} if value is None else {"A": value})
 
 
+@cases(
+    ("line", "value", "shown"),
+    [
+        ("A=/efa:$LIB", "/efa:/lib", None), ('A="${LIB}:$LIB"', "/lib:/lib", None),
+        ("A=$ABOVE$A", "1old", None), ("A=$HOME/c", "\0HOME\0/c", "${HOME}/c"),
+        ("A=${HOME}.$NO", "\0HOME\0.\0NO\0", "${HOME}.${NO}"), ("A='$HOME'", "$HOME", None),
+        (r"A=a\$HOME", "a$HOME", None),
+        ("A=$(id) `id` $1 $$ ${X:-y}", "$(id) `id` $1 $$ ${X:-y}", None),
+        ("A = $LIB ", "/lib", None),
+        ("A =  '$LIB' # c", "$LIB", None), ("export A\t= x", "x", None),
+    ],
+)  # fmt: skip
+def test_what_is_filled_in_as_in_a_shell(line: str, value: str, shown: str | None) -> None:
+    environ = {"PATH": "/bin", "LD_LIBRARY_PATH": "/lib"}
+    text = f"LIB=$LD_LIBRARY_PATH\nABOVE=1\nA=old\n{line}"
+    found = exported(environ, files=[("/home/me/.deepspeed_env", text)])
+    assert found == {**environ, "LIB": "/lib", "ABOVE": "1", "A": value}
+    assert redacted(found)["A"] == (shown or value)
+    environ["DS_ENV_FILE"] = "conf/own.env"
+    assert exported(environ, files=[("own.env", text)])["A"] == value
+    plain = exported(environ, files=[("other.env", text)])  # as it is
+    assert plain["LIB"] == "$LD_LIBRARY_PATH"
+    assert "\0" not in plain["A"]
+
+
+def test_what_is_filled_in_has_a_bound() -> None:
+    text = "A=xx\n" + "A=$A$A\n" * 30
+    with pytest.raises(EnvFileError, match=r"A: its value is too long"):
+        exported({}, files=[(".deepspeed_env", text)])
+
+
 @cases("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
 def test_so_many_mistakes_are_reported_and_no_more(wrong: int) -> None:
     with pytest.raises(EnvFileError) as caught:

@@ -26,7 +26,8 @@ from dispatcher.model.errors import (
     UsageError,
 )
 from dispatcher.model.host import Hostlist
-from dispatcher.model.names import parse_count
+from dispatcher.model.names import decoded, lines, parse_count, shown
+from dispatcher.plan import variables
 from dispatcher.plan.hosts.filters import choose, fitting
 from dispatcher.plan.job.node_launchers import LAUNCHERS, launched, with_slots
 from dispatcher.plan.job.parts import Part
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 MOST_ENV_FILE = 1 << 20
 MOST_RANKFILE = 16 << 20
-_DEEPSPEEDS = ".deepspeed_env"
 
 
 def request(options: RunOptions) -> Request:
@@ -315,11 +315,14 @@ def _env_files(
 ) -> tuple[tuple[str, bytes | str], ...]:
     """The texts of the environment files, DeepSpeed's two usual places first."""
     found: dict[str, bytes] = {}
-    own = os.path.join(environ.get("HOME", "/"), _DEEPSPEEDS)
+    name = variables.deepspeeds(environ)
+    own = os.path.join(environ.get("HOME", "/"), name)
     places = [own]
-    if os.path.lexists(_DEEPSPEEDS):  # not in a folder that is gone, where no path is real
+    if os.path.lexists(name):  # not in a folder that is gone, where no path is real
         trusted = {os.path.realpath(path) for path in (own, *named)}
-        places += [_DEEPSPEEDS] if os.path.realpath(_DEEPSPEEDS) not in trusted else []
+        places += [name] if os.path.realpath(name) not in trusted else []
+    elif "DS_ENV_FILE" in environ and not os.path.lexists(own):
+        say(f"note: DS_ENV_FILE: {shown(name)}: no such file")
     for path in places:
         text = config_file.read(path)
         if text is None:
@@ -328,6 +331,9 @@ def _env_files(
             _check_text(text, path)
         found[path] = text
         say(f"note: environment from {path}")
+        for number, line in lines(decoded(text)):
+            if variables.UNMET.search(line) and line.lstrip()[0] != "#":
+                say(f"note: {path}:{number}: no command is run for `...`, $(...), ${{A:-...}}")
     return (*found.items(), *_named_env_files(named))
 
 

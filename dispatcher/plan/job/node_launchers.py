@@ -69,33 +69,25 @@ _WORDS = {"script": (), "module": ("--module",), "command": ("--no_python",)}
 #: runner starts on each host), lightning/fabric/cli.py, llamafactory/launcher.py (which takes its
 #: place from NNODES, NODE_RANK, NPROC_PER_NODE, MASTER_ADDR and MASTER_PORT)
 LAUNCHERS: dict[str, NodeLauncher] = {
-    "torchrun": NodeLauncher(
-        "torch.distributed.run",
+    "torchrun": NodeLauncher("torch.distributed.run",
         ("--nnodes", "{nnodes}", "--nproc-per-node", "{nproc_per_node}",
          "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
          "--rdzv-id", "{run_id}-{restart}", "--rdzv-conf", "is_host={is_first_node}",
          "--local-addr", "{address}"),
-        _DASHES, counts=False,
-    ),
-    "accelerate": NodeLauncher(
-        "accelerate.commands.launch",
+        _DASHES, counts=False),
+    "accelerate": NodeLauncher("accelerate.commands.launch",
         ("--num_machines", "{nnodes}", "--num_processes", "{world_size}",
          "--machine_rank", "{node_rank}", "--main_process_ip", "{master_addr}",
          "--main_process_port", "{master_port}"),
-        _WORDS, even=True,
-    ),
-    "deepspeed": NodeLauncher(
-        "deepspeed.launcher.launch",
+        _WORDS, even=True),
+    "deepspeed": NodeLauncher("deepspeed.launcher.launch",
         ("--world_info", "{world_info}", "--node_rank", "{node_rank}",
          "--master_addr", "{master_addr}", "--master_port", "{master_port}"),
-        _WORDS,
-    ),
-    "lightning": NodeLauncher(
-        "lightning.fabric.cli",
+        _WORDS),
+    "lightning": NodeLauncher("lightning.fabric.cli",
         ("--num-nodes", "{nnodes}", "--node-rank", "{node_rank}", "--devices", "{nproc_per_node}",
          "--main-address", "{master_addr}", "--main-port", "{master_port}"),
-        {"script": ()}, even=True,
-    ),
+        {"script": ()}, even=True),
     "llamafactory-cli": NodeLauncher(
         "llamafactory.cli", (), {"script": ()}, env=("FORCE_TORCHRUN=1",), even=True
     ),

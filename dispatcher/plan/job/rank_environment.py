@@ -94,13 +94,10 @@ def rank_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
     }  # fmt: skip
     if plan.mpi != "none":
-        env |= {
-            "OMPI_COMM_WORLD_RANK": str(rank),
-            "OMPI_COMM_WORLD_SIZE": str(plan.world_size),
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(place.local_rank),
-            "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
-            "OMPI_COMM_WORLD_NODE_RANK": str(place.local_rank),  # its number on its node
-        }
+        env |= {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": str(plan.world_size)}
+        local = {"LOCAL_RANK": place.local_rank, "LOCAL_SIZE": local_size}
+        local["NODE_RANK"] = place.local_rank  # its number on its node
+        env |= {f"OMPI_COMM_WORLD_{name}": str(number) for name, number in local.items()}
     if plan.limits.hang_timeout:
         env.setdefault("NCCL_RAS_ADDR", ras_address(plan.run_id))
     if plan.rank_hosts is not None:
@@ -166,12 +163,8 @@ def spawned_environment(
     threads = _threads(plan, bound)
     if threads is not None:
         env.setdefault("OMP_NUM_THREADS", threads)
-    env |= {
-        "MPI_LOCALRANKID": str(local_rank),
-        "MPI_LOCALNRANKS": str(local_size),
-        "DISPATCH_RUN_ID": plan.run_id,
-        "DISPATCH_HOST": place.host.name,
-    }
+    env |= {"MPI_LOCALRANKID": str(local_rank), "MPI_LOCALNRANKS": str(local_size)}
+    env |= {"DISPATCH_RUN_ID": plan.run_id, "DISPATCH_HOST": place.host.name}
     if bound is not None and bound.gpus:
         env["DISPATCH_GPUS"] = str(bound.gpus)
     if bound is not None and plan.mpi != "none" and bound.hostname is not None:

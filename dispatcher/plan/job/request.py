@@ -344,17 +344,14 @@ def check(request: Request, run_id: str) -> None:
         )
     if request.mem_bind == "local" and request.bind_to == "none":
         raise ConflictingOptions("--mem-bind local needs ranks that are bound, not --bind-to none")
+    most, restarts = names.MOST_RANKS, request.restarts
     for flag, number, high in (
-        ("--np", request.np, names.MOST_RANKS),
-        ("--nnodes", request.nnodes, names.MOST_RANKS),
-        ("--spares", request.spares, names.MOST_RANKS),
-        ("--min-nodes", request.restarts.min_nodes, names.MOST_RANKS),
-        ("--max-host-failures", request.restarts.max_host_failures, names.MOST_RANKS),
-        ("--nproc-per-node", request.nproc_per_node, names.MOST_RANKS),
-        ("--omp-threads", request.omp, 1 << 16),
-        ("--port", request.port, 65535),
-        ("--master-port", request.master_port, 65535),
-    ):
+        ("--np", request.np, most), ("--nnodes", request.nnodes, most),
+        ("--spares", request.spares, most), ("--min-nodes", restarts.min_nodes, most),
+        ("--max-host-failures", restarts.max_host_failures, most),
+        ("--nproc-per-node", request.nproc_per_node, most), ("--omp-threads", request.omp, 1 << 16),
+        ("--port", request.port, 65535), ("--master-port", request.master_port, 65535),
+    ):  # fmt: skip
         if isinstance(number, int) and not 1 <= number <= high:
             raise UsageError(f"{flag}: {number} is not between 1 and {high}")
     nproc, omp = request.nproc_per_node, request.omp

@@ -177,7 +177,10 @@ class Loop:
         self.watched = message.get("watch") or b""
         programs = [(self.cwd, message["path"], message["check"]), *(message.get("more") or ())]
         own = os.environb.get(b"PATH")  # which ranks get unless the order sets a PATH
-        asked = [(check, cwd, own if path is None else path) for cwd, path, check in programs]
+        asked = [
+            (check, cwd, own if path is None else process.filled(path))
+            for cwd, path, check in programs
+        ]
         facts, problems = host_facts.judged(asked, self.watched)
         self.error_folder = None
         if any(what == "silent" for what, _ in problems):
@@ -279,6 +282,7 @@ class Loop:
                 seen = self.show_life()  # a hundred ranks take long to start where all is busy
             own = dict(base)
             own.update(env)
+            own.update({name: process.filled(text) for name, text in own.items() if b"\0" in text})
             if pmi is not None and self.pmi is not None:  # each may have its own PYTHONPATH
                 self.pmi.place_hook(self.error_folder, own, pmi.get("hook"))
             cwd = os.path.join(self.cwd, *filter(None, where[:1]))

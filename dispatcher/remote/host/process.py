@@ -229,6 +229,13 @@ def search(name: bytes, path: bytes | None) -> list[bytes]:
     return [os.path.join(folder or b".", name) for folder in folders]
 
 
+def filled(value: bytes) -> bytes:
+    """``value`` with this host's variables for the names between NULs."""
+    parts = value.split(b"\0")
+    parts[1::2] = [os.environb.get(name, b"") for name in parts[1::2]]
+    return b"".join(parts)
+
+
 def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
     """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
     prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))

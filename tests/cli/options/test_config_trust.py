@@ -186,19 +186,13 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
 @cases(
     ("setting", "path"),
     [
-        ("ssh-config = 'c'", "c"),
-        ("ssh-config = '/c'", ""),
+        ("ssh-config = 'c'", "c"), ("ssh-config = '/c'", ""),
         ("ssh-config = 'none'", ""),  # ssh's own word for no file
-        ("env-file = ['/a', 'b']", "b"),
-        ("env-file = '/a'", ""),
-        ("rsh = './r {host}'", "./r"),
-        ("rsh = 'r {host}'", ""),
-        ("rsh = '/r x/y'", ""),
-        ("rsh = ''", ""),
-        ("hostfile = 'hosts'", ""),
-        ("chdir = 'sub'", ""),
+        ("env-file = ['/a', 'b']", "b"), ("env-file = '/a'", ""), ("rsh = './r {host}'", "./r"),
+        ("rsh = 'r {host}'", ""), ("rsh = '/r x/y'", ""), ("rsh = ''", ""),
+        ("hostfile = 'hosts'", ""), ("chdir = 'sub'", ""),
     ],
-)
+)  # fmt: skip
 def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -> None:
     file = parse(f"[run]\n{setting}\n", "f", COMMANDS)
     if not path:

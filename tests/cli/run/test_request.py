@@ -323,6 +323,32 @@ class TestEnvFiles:
         found = request(parsed("run", "-H", "n1", *words)).env_files
         assert found == ((".deepspeed_env", b"LD_PRELOAD=/x.so\n"),)
 
+    @pytest.mark.parametrize("place", ["", "home", "absolute", "nowhere"])
+    def test_the_file_that_deepspeeds_variable_names(
+        self,
+        parsed: Parsed,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        place: str,
+    ) -> None:
+        path = tmp_path / ("home" if place == "home" else "") / "own.env"
+        path.parent.mkdir(exist_ok=True)
+        if place != "nowhere":
+            path.write_text("NCCL_DEBUG=$(id)\n# $(id)\n")
+        (tmp_path / ".deepspeed_env").write_text("A=1\n")  # not read
+        name = str(path) if place == "absolute" else "own.env"
+        monkeypatch.setenv("DS_ENV_FILE", name)
+        files = request(parsed("run", "-H", "n1", *PROGRAM)).env_files
+        said = capsys.readouterr().err
+        if place == "nowhere":
+            assert (files, said) == ((), "note: DS_ENV_FILE: 'own.env': no such file\n")
+            return
+        source = str(path) if place else name
+        assert files == ((source, b"NCCL_DEBUG=$(id)\n# $(id)\n"),)
+        assert said.splitlines()[0] == f"note: environment from {source}"
+        assert [line.split(": ")[1] for line in said.splitlines()[1:]] == [f"{source}:1"]
+
     @pytest.mark.parametrize("more", [0, 1])
     def test_a_large_one_is_refused(self, parsed: Parsed, tmp_path: Path, more: int) -> None:
         text = b"#" * (MOST_ENV_FILE - 5) + b"\nA=1\n"[: 5 + more] + b"\n" * more

@@ -79,21 +79,14 @@ def test_a_line_that_is_too_long_to_be_kept_is_whole(
 @cases(
     ("line", "off"),
     [
-        (b"[3] x y", ("3", 1, b"x y")),
-        (b"[3]! x", ("3", 2, b"x")),
-        (b"[n1:0] x", ("n1:0", 1, b"x")),
-        (b"n1: x", ("n1", 1, b"x")),
-        (b"n1:", ("n1", 1, b"")),
-        (b"n1:x", ("", 1, b"n1:x")),
-        (b"[3]x", ("", 1, b"[3]x")),
-        (b"[] x", ("", 1, b"[] x")),
-        (b"[a b] x", ("", 1, b"[a b] x")),
-        (b"a b: x", ("", 1, b"a b: x")),
-        (b"\xff: x", ("\\xff", 1, b"x")),
-        (b"a" * 255 + b": x", ("a" * 255, 1, b"x")),
+        (b"[3] x y", ("3", 1, b"x y")), (b"[3]! x", ("3", 2, b"x")),
+        (b"[n1:0] x", ("n1:0", 1, b"x")), (b"n1: x", ("n1", 1, b"x")), (b"n1:", ("n1", 1, b"")),
+        (b"n1:x", ("", 1, b"n1:x")), (b"[3]x", ("", 1, b"[3]x")), (b"[] x", ("", 1, b"[] x")),
+        (b"[a b] x", ("", 1, b"[a b] x")), (b"a b: x", ("", 1, b"a b: x")),
+        (b"\xff: x", ("\\xff", 1, b"x")), (b"a" * 255 + b": x", ("a" * 255, 1, b"x")),
         (b"a" * 256 + b": x", ("", 1, b"a" * 256 + b": x")),
     ],
-)
+)  # fmt: skip
 def test_a_label_is_taken_off(line: bytes, off: tuple[str, int, bytes]) -> None:
     assert Labels().off(line) == off
 

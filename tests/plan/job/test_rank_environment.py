@@ -102,36 +102,17 @@ def test_a_missing_variable_is_an_error_with_the_way_out() -> None:
 def test_a_rank_finds_exactly_this() -> None:
     plan = planned(exports=("A=1",))
     assert rank_environment(plan, 3, BOUND, restart=2) == {
-        "A": "1",
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "NODE_RANK": "1",
-        "GROUP_RANK": "1",
-        "GROUP_WORLD_SIZE": "2",
-        "ROLE_NAME": "default",
-        "ROLE_RANK": "3",
-        "ROLE_WORLD_SIZE": "4",
-        "MASTER_ADDR": "10.0.0.1",
-        "MASTER_PORT": "29400",
-        "MPI_LOCALRANKID": "1",
-        "MPI_LOCALNRANKS": "2",
-        "OMPI_COMM_WORLD_RANK": "3",
-        "OMPI_COMM_WORLD_SIZE": "4",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-        "OMPI_COMM_WORLD_NODE_RANK": "1",
-        "TORCHELASTIC_RUN_ID": "run-1",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
-        "TORCHELASTIC_ERROR_FILE": "/run/e/1",
-        "CUDA_VISIBLE_DEVICES": "0,1",
-        "OMP_NUM_THREADS": "6",
-        "DISPATCH_RUN_ID": "run-1",
-        "DISPATCH_HOST": "n2",
-        "DISPATCH_HOSTS": "n1:2,n2:2",
-    }
+        "A": "1", "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1", "GROUP_RANK": "1", "GROUP_WORLD_SIZE": "2", "ROLE_NAME": "default",
+        "ROLE_RANK": "3", "ROLE_WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29400",
+        "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2", "OMPI_COMM_WORLD_RANK": "3",
+        "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2", "OMPI_COMM_WORLD_NODE_RANK": "1",
+        "TORCHELASTIC_RUN_ID": "run-1", "TORCHELASTIC_RESTART_COUNT": "2",
+        "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_ERROR_FILE": "/run/e/1",
+        "CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "6", "DISPATCH_RUN_ID": "run-1",
+        "DISPATCH_HOST": "n2", "DISPATCH_HOSTS": "n1:2,n2:2",
+    }  # fmt: skip
 
 
 def test_every_variable_set_for_a_rank_is_reserved_or_yields_to_the_user() -> None:

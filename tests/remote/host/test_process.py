@@ -49,6 +49,16 @@ class TestLookUp:
         assert process.found([b"ls"]) == process.found([b"ls"], b"") == [b"ls"]
 
     @cases(
+        ("value", "wanted"), [(b"\0HOME\0/x:\0NO\0", b"/h/x:"), (b"$HOME", b"$HOME"), (b"", b"")]
+    )
+    def test_what_a_host_fills_in(
+        self, monkeypatch: pytest.MonkeyPatch, value: bytes, wanted: bytes
+    ) -> None:
+        monkeypatch.setenv("HOME", "/h")
+        monkeypatch.delenv("NO", raising=False)
+        assert process.filled(value) == wanted
+
+    @cases(
         ("scrub", "left"),
         [
             ([], "ABC ABX AB X"),

@@ -70,20 +70,13 @@ def dispatch(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "setting",
     [
-        "rsh = './evil {host}'",
-        "agent-python = './evil'",
-        "agent_python = './evil'",
-        "python = './evil'",
-        "launcher = './evil'",
-        "ssh-config = 'ssh_config'",
-        "env-file = ['evil.env']",
-        "transport = 'ssh'",
-        "export = ['LD_PRELOAD=./evil']",
-        "export = ['NCCL_DEBUG=INFO', 'PATH=.']",
-        "export = ['BASH_ENV']",
+        "rsh = './evil {host}'", "agent-python = './evil'", "agent_python = './evil'",
+        "python = './evil'", "launcher = './evil'", "ssh-config = 'ssh_config'",
+        "env-file = ['evil.env']", "transport = 'ssh'", "export = ['LD_PRELOAD=./evil']",
+        "export = ['NCCL_DEBUG=INFO', 'PATH=.']", "export = ['BASH_ENV']",
         "hostfile = 'localhost python=evil'",
     ],
-)
+)  # fmt: skip
 def test_a_clone_is_told_of_and_runs_nothing(clone: Path, canary: Path, setting: str) -> None:
     (clone / "dispatch.toml").write_text(f"[run]\nno-python = true\n{setting}\n[exec]\n{setting}\n")
     hosts = [] if setting.startswith("hostfile") else ["-H", "localhost"]

@@ -214,14 +214,16 @@ class TestEnvironment:
         assert done.stdout == "[0] True\n", done.stderr
 
     def test_deepspeeds_file_is_read(self, desk: Desk) -> None:
-        (desk.folder / ".deepspeed_env").write_text("# note\nNCCL_ALGO=Ring\n\n")
-        (desk.folder / "own.env").write_text("export OWN='two words'\n")
+        text = "# note\nNCCL_ALGO = Ring\n\nNCCL_IB_HCA=$HOME:${NOSUCH}.:$(id)\n"
+        (desk.folder / ".deepspeed_env").write_text(text)
+        (desk.folder / "own.env").write_text("export OWN='two words'\nDOLLAR=$HOME\n")
         done = desk.run(
             "-H", "localhost", "--env-file", "own.env", "--no-python", "sh", "-c",
-            "echo $NCCL_ALGO $OWN",
+            'echo "$NCCL_ALGO $OWN $DOLLAR $NCCL_IB_HCA"',
         )  # fmt: skip
-        assert done.stdout == "[0] Ring two words\n"
+        assert done.stdout == f"[0] Ring two words $HOME {os.environ['HOME']}:.:$(id)\n"
         assert "note: environment from .deepspeed_env" in done.stderr
+        assert "note: .deepspeed_env:4: no command is run" in done.stderr
 
     def test_secrets_are_in_no_command_line_and_no_file(self, desk: Desk) -> None:
         secret = "zz-secret-value-zz"
