@@ -1,9 +1,9 @@
-"""The command line: options to plan to exit code. ``COMMANDS`` says which file has what.
+"""The command line: from options to a plan to an exit code. ``COMMANDS`` lists the commands.
 
-``console`` is the console script ``dispatch``, ``dsx`` the one of the short command, ``main`` the
-first as a function. The first word chooses the command; anything else is for ``run``. A script of
-a command's name is reached by ``./exec`` or ``run exec``. Never here: what a program could want as
-well, which is in ``api``.
+``console`` is the console script ``dispatch``, ``dsx`` that of the short command, ``main`` the
+first as a function. The first word chooses the command; anything else is for ``run``. For a script
+with a command's name, type ``./exec`` or ``run exec``. Never here: functions that a program could
+also use; they are in ``api``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:  # nothing of ours is loaded before ``console`` has begun
 
     from dispatcher.model.errors import DispatchError
 
-#: command -> below this package, the class of what it takes and the function that does it: by
-#: name, since they are loaded when they are wanted, and ``--help`` wants the first alone
+#: command -> below this package, the class of its options and the function that does it: by name,
+#: since each is loaded when it is needed, and ``--help`` needs the class alone
 COMMANDS = {
     "run": ("run.run:RunOptions", "run.launch:launch"),
     "exec": ("exec.exec:ExecOptions", "exec.run_exec:run"),
@@ -89,13 +89,13 @@ def _call(words: list[str]) -> int:
 
 
 def named(path: str) -> Any:
-    """What ``module:name`` is, below this package."""
+    """The object at ``module:name``, below this package."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"dispatcher.cli.{module}"), name)
 
 
 def complain(error: DispatchError) -> int:
-    """Tell ``error`` on standard error; its exit code."""
+    """Print ``error`` on standard error; its exit code."""
     first, newline, rest = error.message.partition("\n")
     text = f"error: {first} [{error.code}]{newline}{rest}\n"
     if error.hint:
@@ -105,17 +105,17 @@ def complain(error: DispatchError) -> int:
 
 
 def say(line: str) -> None:
-    """One line on standard error, in one write: what a command says beside its output."""
+    """Print a note of a command on standard error, one line in one write."""
     _note(harmless(line) + "\n")
 
 
 def _note(text: str) -> None:
-    """Write on standard error, behind what was printed before; all goes on where that fails."""
+    """Write on standard error, after earlier output; the command goes on where that fails."""
     try:
         if sys.stdout is not None:  # as it is in a program whose standard output is closed
             sys.stdout.flush()
     except OSError:
-        pass  # the flush at the end fails as well, and is told of
+        pass  # the flush at the end fails as well, and reports it
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -124,7 +124,7 @@ def _note(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Lines on standard output, in one write: what a command was asked for."""
+    """Print the output of a command on standard output, ``lines`` in one write."""
     sys.stdout.write(harmless("".join(f"{line}\n" for line in lines)))
 
 
@@ -152,7 +152,7 @@ def not_shown(error: OSError) -> int:
 
 
 def harmless(text: str) -> str:
-    """``text``, where hosts and files have a part in it, without what a terminal would obey."""
+    """``text`` without the control characters that hosts and files may have put into it."""
     if text.isascii() and text.replace("\n", "").isprintable():
         return text
     from dispatcher.output.text.sanitize import sanitize_paragraph  # for few lines only
@@ -161,14 +161,14 @@ def harmless(text: str) -> str:
 
 
 def tell(value: object, indent: int | None = 2) -> None:
-    """``value`` as JSON on standard output, for programs; ``model.formats`` has its form."""
+    """Print ``value`` as JSON on standard output, for programs; ``model.formats`` has its form."""
     import json  # most commands print none
 
     sys.stdout.write(json.dumps(value, indent=indent) + "\n")
 
 
 def dsx() -> None:
-    """``console`` of the short command."""
+    """``console`` for the short command."""
     sys.argv.insert(1, "dsx")
     console()
 
@@ -177,7 +177,7 @@ class _StandardStream(io.FileIO):
     """Standard output or error: waits for room where the descriptor does not block."""
 
     def write(self, data: Any) -> int:
-        """Write some of ``data``; how many bytes that are."""
+        """Write some of ``data``; the number of bytes written."""
         while (count := super().write(data)) is None:
             # not loaded before every write: loading may itself write (PYTHONVERBOSE)
             from dispatcher.model.paths import await_room
@@ -196,15 +196,15 @@ def _open_standard_streams() -> None:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest one that is free
-    if sys.stdout is sys.__stdout__:  # else whoever called us has put another there
+    if sys.stdout is sys.__stdout__:  # else the caller of ``main`` has put another in its place
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
 
 
 def _stream(fd: int, before: Any) -> io.TextIOWrapper:
-    """Write to ``fd`` in the place of ``before`` (None: it was closed); characters that the
-    locale's encoding lacks are written as escapes.
+    """A stream to ``fd`` in the place of ``before`` (None: it was closed). It writes characters
+    that the locale's encoding lacks as escapes.
     """
     raw = io.BufferedWriter(_StandardStream(fd, "w", closefd=False))
     if before is None:
@@ -215,10 +215,10 @@ def _stream(fd: int, before: Any) -> io.TextIOWrapper:
 
 
 def console() -> None:
-    """``main`` as a process: exits with its code, without 30 ms of tearing the interpreter down."""
+    """Run ``main`` as a process: exit with its code, without 30 ms to tear the interpreter down."""
     gc.set_threshold(LOOK_FOR_CYCLES)
     _open_standard_streams()
-    # who started us may ignore it, and then each child's exit code would read as 0
+    # our parent may ignore it, and then each child's exit code would read as 0
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # ``stty tostop``: stopped, we would lose ranks
     try:
@@ -235,5 +235,5 @@ def console() -> None:
     except OSError as error:
         lost = not_shown(error)
         code = code or lost
-    _note("")  # which sends what others have written there
+    _note("")  # which sends text that others have written to it
     os._exit(code)

@@ -1,4 +1,4 @@
-"""The one way into a command: runs it, tells its errors in one form, gives the exit code."""
+"""The one way into a command: runs it, prints its errors in one form, gives the exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 
-#: why standard output takes no more; of a file with a name, who writes it tells
+#: why standard output takes no more; the writer of a named file reports its own errors
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -42,7 +42,7 @@ def load(name: str) -> Command:
         epilog=inspect.cleandoc(kind.epilog),
         add_help_option=False,
         context_settings={
-            # what follows the program is the program's
+            # words after the program are the program's
             "allow_interspersed_args": not any(one.is_last for one in fields.values()),
             # options may be spelled with dashes or underscores
             "token_normalize_func": lambda word: word.replace("_", "-"),
@@ -70,14 +70,14 @@ def _help(context: click.Context, option: click.Parameter, wanted: bool) -> None
 
 
 def shown_name(name: str) -> str:
-    """What stands before the options of the command ``name``, in help and hints."""
+    """The words before the options of the command ``name``, in help and hints."""
     return name if name == "dsx" else f"dispatch {name}".rstrip()
 
 
 def enter(name: str, words: Sequence[str]) -> int:
     """Run the command ``name`` ("": ``run``, left out) with ``words``; the exit code.
 
-    The words as typed are the ``obj`` of click's context.
+    ``obj`` of click's context has the words as the user typed them.
     """
     shown = shown_name(name)
     try:
@@ -86,7 +86,7 @@ def enter(name: str, words: Sequence[str]) -> int:
         command = load(name or "run")
         typed = respelled(command, words, shown)
         args = filled(command, typed)
-        # not click's ``main``, which ends the process with 1 when nobody reads what it writes
+        # not click's ``main``, which ends the process with 1 when its reader has gone
         with command.make_context(shown, args, obj=tuple(typed)) as context:
             code = command.invoke(context)
     except click.exceptions.Exit as left:

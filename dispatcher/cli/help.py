@@ -1,8 +1,8 @@
-"""What ``-h`` and ``--help`` say: ``page``; all commands by purpose: ``PURPOSES``.
+"""The texts of ``-h`` and ``--help``: ``page``; all commands by purpose: ``PURPOSES``.
 
-``-h`` shows what the command does, lines to paste, and the first sentence of the options in
+``-h`` shows the purpose of the command, lines to paste, and the first sentence of the options in
 ``brief`` of the command's class; ``--help`` shows all. ``Page`` fills lines, since click breaks
-``--log-dir`` behind its hyphens.
+``--log-dir`` after its hyphens.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PURPOSES: dict[str, dict[str, str]] = {
     },
     "Copy files": {
         "put": "Copy files from here to every host.",
-        "get": "Copy files from every host to here.",
+        "get": "Copy files from every host to this machine.",
     },
     "Hosts and their health": {
         "check": "Say which hosts are fit for a job, which are not, and why.",
@@ -57,11 +57,11 @@ PURPOSES: dict[str, dict[str, str]] = {
     "Settings and messages": {
         "config": "Show the defaults that dispatch.toml sets.",
         "completion": "Print what lets the Tab key complete dispatch's words.",
-        "explain": "Say why a message comes, and what to do.",
+        "explain": "Explain a message and what to do about it.",
     },
 }
 
-#: what a section is called that stands alone
+#: the title of the section if there is only one
 _ALONE = "Options"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 #: columns of a terminal that are used: longer lines are hard to read
@@ -71,7 +71,7 @@ _SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"'])")
 
 
 class Page(click.HelpFormatter):
-    """click's, but a hyphen is no place to break a line at, for words with hyphens are pasted."""
+    """click's formatter, but it breaks no line at a hyphen, for words with hyphens are pasted."""
 
     def write_text(self, text: str) -> None:
         """Write paragraphs; those that begin with click's mark keep their lines."""
@@ -87,7 +87,7 @@ class Page(click.HelpFormatter):
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
     ) -> None:
-        """Write names, and to the right of them what is said of each."""
+        """Write names, and to the right of them the text about each."""
         rows = list(rows)
         widest = max((len(first) for first, _ in rows if len(first) <= col_max), default=col_max)
         column = widest + col_spacing
@@ -102,7 +102,7 @@ class Page(click.HelpFormatter):
             self.write(f"{begun:{len(indent)}}{said}".rstrip() + "\n")
 
     def write_examples(self, examples: Sequence[tuple[str, str]]) -> None:
-        """Write lines to paste; what each does stands behind it, or above if that is too wide."""
+        """Write lines to paste; each with its purpose after it, or above if that is too wide."""
         widest = max(len(line) for line, _ in examples)
         beside = all(widest + 4 + len(said) <= self._room(0) for _, said in examples)
         for line, said in examples:
@@ -124,7 +124,7 @@ class Page(click.HelpFormatter):
 
 
 def page(context: click.Context, *, brief: bool) -> str:
-    """The help of the command of ``context``. brief: that of ``-h``."""
+    """The help of the command of ``context``. brief: the text of ``-h``."""
     command, overview = context.command, context.info_name == "dispatch"
     assert isinstance(command, Command)
     examples = command.kind.examples
@@ -163,12 +163,12 @@ def page(context: click.Context, *, brief: bool) -> str:
 
 
 def commands() -> str:
-    """What ``dispatch help`` says: a line on each command."""
+    """The text of ``dispatch help``: a line on each command."""
     formatter = Page(width=_width())
     formatter.write_usage("dispatch", "COMMAND [OPTIONS] ...")
     _commands(formatter)
     formatter.write_paragraph()
-    formatter.write("Of one of them: dispatch COMMAND -h, or --help for all of its options\n")
+    formatter.write("For one of them: dispatch COMMAND -h, or --help for all of its options\n")
     return formatter.getvalue().rstrip("\n")
 
 

@@ -1,12 +1,12 @@
-"""Command lines that cannot be meant, or that hosts complain of: the word that is meant, as a hint.
+"""Hints for command lines that cannot be right, or that hosts reject: the word that was meant.
 
 One rule for an option, command, host, file or value that is unknown: the tables of other
 launchers' names are asked first (``FOREIGN``, ``plan.compat``), then the nearest known name. A hint
 is a short piece to paste. It repeats no value but numbers, hosts and names, so it holds no secret.
 
-Only what is certain is refused before hosts are touched: a script need not be on this machine.
+Only certain mistakes are refused before hosts are touched: a script need not be on this machine.
 ``Advice`` answers at the end for a trouble as the verdict names it: a kind of failure (``name not
-found``), what an agent found (``no script``), or a fan-out command's end (``exit code 127``).
+found``), an agent's finding (``no script``), or a fan-out command's end (``exit code 127``).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _ELSEWHERE = {
     "squeue": "jobs", "ssh": "exec", "start": "run", "status": "jobs", "submit": "run",
     "upload": "put", "validate": "check",
 }  # fmt: skip
-#: command -> the one that does the same on hosts that are named
+#: command -> the one that does the same on hosts of a list
 _AKIN = {"kill": "sweep", "stop": "sweep"}
 #: launchers of batch systems, which are not translated: dispatch reads their allocation itself
 _STEPS = ("aprun", "jsrun", "prun", "srun")
@@ -78,7 +78,7 @@ _HOSTS = ("-H", "--hostfile", "-w", "--hosts")
 _PYTHON = re.compile(r"python[0-9.]*\Z")
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
 _NUMBER = re.compile(r"[0-9]+")
-#: characters that mean something to a shell, and are in no program's name
+#: characters that a shell interprets, and that no program's name has
 _SHELL = frozenset(" \t\n;|&*$<>`")
 #: characters that a shell interprets (POSIX.1-2017, XCU 2.2), though a name may have them
 _QUOTED = _SHELL | frozenset("()\\\"'?[~")
@@ -97,7 +97,7 @@ _KINDS: dict[type[click.ClickException], type[UsageError]] = {
     click.BadParameter: UsageError,
     click.UsageError: errors.UnexpectedArgument,
 }
-#: comment behind a guess
+#: comment after a guess
 MEANT = "  # did you mean this?"
 _EVERYWHERE = "or a folder that every host has: --chdir DIR"
 _UNQUOTED = "without the quotes"
@@ -106,7 +106,7 @@ _AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
 
 
 def explained(error: click.ClickException, shown_name: str) -> UsageError:
-    """``error`` in our words, with a hint. shown_name: ``dispatch exec`` and the like."""
+    """``error`` in our words, with a hint. shown_name: ``dispatch exec``, for example."""
     help_line = f"{shown_name} --help"
     match error:
         case click.NoSuchOption(ctx=click.Context() as context):
@@ -183,7 +183,7 @@ def _valued(name: str, new: str, words: Sequence[str]) -> str:
 
 
 def _translated(name: str, context: click.Context) -> str | None:
-    """Another launcher's option ``name`` in the words of ``run``; None for no such one."""
+    """Another launcher's option ``name`` in the words of ``run``; None if no launcher has it."""
     words = list(context.obj or ())
     flags = [word.partition("=")[0].replace("_", "-") for word in words]
     if context.command.name != "run" or name not in flags:
@@ -221,13 +221,13 @@ def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str)
 
 
 def hidden(word: str) -> str:
-    """``word``; of a variable that is called like a secret, the name alone."""
+    """``word``, but only the name if it is a variable whose name looks like a secret's."""
     found = re.match(r"([A-Za-z_][A-Za-z0-9_]*)=", word)
     return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
 
 
 def check_command(name: str) -> None:
-    """Nothing, if ``name`` is a command. Raises: UsageError."""
+    """Check that ``name`` is a command. Raises: UsageError."""
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)
         hint = f"{near}{MEANT}" if near else f"known: {', '.join(COMMANDS)}"
@@ -235,7 +235,7 @@ def check_command(name: str) -> None:
 
 
 def near_command(words: Sequence[str]) -> str | None:
-    """The command that the first of ``words`` is meant for, if the line begins with them."""
+    """The command that the first of ``words`` may be a slip of, if the line begins with them."""
     context = click.get_current_context()
     if not words or context.info_name != "dispatch" or context.obj[:1] != (words[0],):
         return None
@@ -247,14 +247,14 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
     """The mistake in ``words`` where no hosts are given; None if there is no other."""
     if not words and not click.get_current_context().obj:
         return UsageError(
-            "no hosts given, and no program", hint="dispatch -h  # examples, and what else there is"
+            "no hosts given, and no program", hint="dispatch -h  # examples, and all commands"
         )
     if near := near_command(words):
         why = f"{shown(words[0])}: no such command, and no such script here"
         return UnknownCommand(why, hint=near)
     for at, word in enumerate(words[1:-1], 1):
         if word in _HOSTS:
-            why = f"no hosts: {word} stands behind the program, and so is the program's own"
+            why = f"no hosts: {word} comes after the program, so the program gets it"
             return NotAScript(why, hint=_begun(words, word, words[at + 1]))
     return None
 
@@ -267,7 +267,7 @@ def last_list(options: HostOptions) -> str | None:
 
 
 def neighbours(words: Sequence[str], options: HostOptions) -> str | None:
-    """The list in which the first of ``words`` are hosts, too: a blank stood for a comma."""
+    """The list in which the first of ``words`` are hosts, too: a blank is there for a comma."""
     listed = last_list(options)
     if not listed or os.path.lexists(listed):
         return None
@@ -286,7 +286,7 @@ def _shape(word: str) -> str:
 
 
 def script(words: Sequence[str], run: RunOptions) -> None:
-    """Refuse ``words``, a script of Python and its arguments, if the first is surely none."""
+    """Refuse ``words``, a script of Python and its arguments, if the first cannot be a script."""
     name, folder = words[0], cwd_of(run.chdir)
     here = os.path.lexists(os.path.join(folder, name))
     usual = run.python is None and run.chdir is None
@@ -340,7 +340,7 @@ def exec_words(words: Sequence[str]) -> None:
 
 
 def _apart(word: str) -> str:
-    """How a run takes ``word``, which is text for a shell."""
+    """How a user can run ``word``, which is text for a shell, in a run."""
     plain = not _SHELL.intersection(word).difference(" ") and "=" not in word
     return _UNQUOTED if plain else "--no-python sh -c '...'"
 
@@ -353,7 +353,7 @@ def is_quoted(word: str) -> bool:
 def is_shell_text(word: str, *, surely: bool = True) -> bool:
     """Whether ``word`` is text for a shell rather than the name of a program.
 
-    surely: a path may hold anything, so what starts as one is left to the hosts.
+    surely: a path may hold anything, so a word that starts as one is left to the hosts.
     """
     return bool(word.strip() and _SHELL.intersection(word)) and not (
         surely and "/" in _split(word)[0]
@@ -361,7 +361,7 @@ def is_shell_text(word: str, *, surely: bool = True) -> bool:
 
 
 def _launcher(words: Sequence[str], run: RunOptions) -> None:
-    """Refuse another launcher in front."""
+    """Refuse another launcher as the first of ``words``."""
     from dispatcher.plan import compat
 
     step = os.path.basename(words[0]) in _STEPS
@@ -381,7 +381,7 @@ def _no_script(words: Sequence[str]) -> UsageError:
 
 
 def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
-    """Refuse variables that stand before a program, as for a shell. as_is: --no-python is there."""
+    """Refuse variables before a program, as for a shell. as_is: --no-python is there."""
     from dispatcher.plan.compat import assigned
 
     found, rest = assigned(words)
@@ -451,7 +451,7 @@ class Advice:
 
 
 def _no_such_host(options: HostOptions) -> str | None:
-    """A name that may have been meant for a file of hosts, or for another host."""
+    """A hint for a name that may have been meant for a file of hosts, or for another host."""
     name, lists = next(iter(options.hostfile), None), options.lists
     if not name and len(lists) == 1 and os.path.isfile(lists[0]):
         return f"-H {shlex.quote(lists[0])}  # it is a file here, and -w takes lists"
@@ -467,7 +467,7 @@ def _no_such_host(options: HostOptions) -> str | None:
 
 
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
-    """A script, or the folder of all, that hosts do not have."""
+    """A hint for a script, or the folder of all, that hosts do not have."""
     _, several = named("run.parts:split")(options, lambda program: None)
     path, folder = "", ""
     for one in [part.options for part in several] or [options]:
@@ -488,7 +488,7 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
 
 
 def _absent(words: tuple[str, ...], path: str) -> str:
-    """A script that is not here either."""
+    """A hint for a script that this machine does not have either."""
     folder, name = os.path.split(path)
     absent = "no such script here either"
     if near := _near_file(name, folder):
@@ -502,11 +502,11 @@ def _absent(words: tuple[str, ...], path: str) -> str:
 
 
 def _not_found(options: ExecOptions) -> str | None:
-    """A command of ``exec`` that no host has, when it was meant otherwise."""
+    """A hint for a command of ``exec`` that no host has, when it was meant otherwise."""
     words = options.words
     quoted = len(words) == 1 and is_quoted(words[0])
     if not words or quoted or options.script is not None:
-        return None  # --shell, words that are not the user's, or a shell that has said what
+        return None  # --shell, words that are not the user's, or a shell that has named it
     for_shell = is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]
     if for_shell and not options.joined:
         return _AS_SHELL_TEXT

@@ -1,6 +1,6 @@
 """Files that the user names, by an option or as an argument: read and written as a whole.
 
-A named file is trusted. Files that only lie in a folder are read by ``options.config_file``.
+A named file is trusted. ``options.config_file`` reads files that are merely in a folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dispatcher.model.paths import anew
 def read(who: str, path: str, most: int) -> bytes:
     """The bytes of ``path``, ``most`` at most. Raises: UsageError.
 
-    who: named it, as ``--log FILE``; the file itself where no option did.
+    who: the option with its value, as ``--log FILE``; the file itself where no option named it.
     """
     with _worded(who), open(path, "rb") as file:
         found = file.read(most + 1)
@@ -28,7 +28,7 @@ def read(who: str, path: str, most: int) -> bytes:
 
 
 def expect(who: str, path: str) -> None:
-    """See that ``path`` can be written, before the work for it. Raises: UsageError."""
+    """Check that ``path`` can be written, before the work for it. Raises: UsageError."""
     with _worded(who):
         folder = os.path.dirname(path) or "."
         os.stat(folder)

@@ -78,7 +78,7 @@ def test_config_tells_origins(
         ["--grace", '"4"', "dispatch.toml", "[profile.p.run]"],
     ]
     assert cli.main(["config", "jobs"]) == 0
-    assert capfd.readouterr().out == "no file says anything of jobs\n"
+    assert capfd.readouterr().out == "no dispatch.toml sets defaults for jobs\n"
     assert cli.main(["config", "--all"]) == 0
     usual = [line.split() for line in capfd.readouterr().out.splitlines() if "built in" in line]
     shown = {name: value for name, value, *_ in usual}

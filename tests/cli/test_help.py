@@ -230,7 +230,7 @@ def test_lines_of_the_pages_are_taken(line: str, folder: Path, parsed: Parsed) -
         ("hosts -H hostfile", "n1\nn2\n"),
         ("hosts -f n1 n2 n3", "n[1-3]\n"),
         ("hosts -c 'n[1-64]!n7'", "63\n"),
-        ("config", "no file says anything of run\n"),
+        ("config", "no dispatch.toml sets defaults for run\n"),
         (
             "import -- torchrun --nnodes 4 --nproc-per-node 8 train.py --lr 1",
             "dispatch --nnodes 4 --nproc-per-node 8 train.py --lr 1\n",
@@ -278,11 +278,11 @@ Examples:
   dispatch logs latest | less
   # one rank, without labels
   dispatch logs k3f9x2 --rank 0
-  # what there is, then what comes
+  # all so far, then all that follows
   dispatch logs -f
 
 Options:
-  -f, --follow  Go on with what comes, until the job ends.
+  -f, --follow  Go on with new output, until the job ends.
   --rank N      Show rank N alone, without labels.
 
 All options: dispatch logs --help"""

@@ -1,4 +1,4 @@
 """``dispatch check`` and its three tables: hosts, pairs of hosts, NCCL.
 
-Never here: the judgements themselves, which are in ``checks``.
+Never here: the judgements themselves (``checks``).
 """

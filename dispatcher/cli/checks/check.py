@@ -9,7 +9,7 @@ from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 
 
 class ReadingOptions(Options, section="Checks"):
-    """What is looked at on every host."""
+    """The readings on every host."""
 
     full: bool = option(
         help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
@@ -67,14 +67,14 @@ class PairOptions(Options, section="Pairs of hosts"):
     slow: float | None = option(
         metavar="SHARE",
         help="Call a pair slow that reaches less than this share of the usual rate. If given, it "
-        "also takes the place of the rates that are known of GPUs within a host.",
+        "also replaces the known rates of GPUs within a host.",
         usual="0.5",
     )
     svg: str | None = option(metavar="FILE", help="Draw the pairs as a heat map in FILE.")
 
 
 class NcclOptions(Options, section="NCCL"):
-    """What is asked of NCCL."""
+    """Advice on NCCL."""
 
     nccl: bool = option(help="Say what NCCL will use on every host, and which settings to give it.")
     apply: str | None = option(
@@ -83,7 +83,7 @@ class NcclOptions(Options, section="NCCL"):
 
 
 class FindingOptions(Options, section="Output"):
-    """What is shown of it."""
+    """The form of the report."""
 
     verbose: bool = option("-v", help="Also show checks that are fine on all hosts.")
     as_json: bool = json_option("the result")

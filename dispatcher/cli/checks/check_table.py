@@ -1,4 +1,4 @@
-"""The report of ``dispatch check``: hosts before checks, odd hosts first; then faults and remedies.
+"""The report of ``dispatch check``: hosts before checks, outliers first; then faults and remedies.
 
 Hosts whose row is the same share one line, and checks that are fine everywhere share one too: a
 thousand healthy hosts are one line. Pure.
@@ -20,17 +20,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 
-#: how a level stands in the matrix, and its colour
+#: the text of a level in the matrix, and its colour
 CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
 COLOURS = {Level.OK: "", Level.WARN: "33", Level.INCOMPLETE: "35", Level.CRITICAL: "1;31"}
-#: different texts of a check with which all is well, at most
+#: different texts of a healthy check, at most
 MOST_SAID = 4
-#: rows of the matrix at most; more sick hosts than that need no picture
+#: rows of the matrix at most; with more unhealthy hosts than that a matrix does not help
 MOST_ROWS = 40
 
 
 def painted(text: str, level: Level, *, colour: bool = True) -> str:
-    """``text`` in the colour of ``level``, where there is to be ``colour``."""
+    """``text`` in the colour of ``level`` if ``colour``, else as it is."""
     return f"\x1b[{COLOURS[level]}m{text}\x1b[0m" if colour and COLOURS[level] else text
 
 
@@ -51,9 +51,9 @@ def told(
 def lines(
     report: CheckReport, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
 ) -> list[str]:
-    """The report in lines. every: also columns in which all is fine, and each host's own words.
+    """The report in lines. every: also columns in which all is fine, and each host's own text.
 
-    advise: our machine's own remedy for a kind of failure.
+    advise: this machine's remedy for a kind of failure.
     """
     return [
         _headline(report, seconds),
@@ -88,7 +88,7 @@ def _matrix(report: CheckReport, *, colour: bool, every: bool) -> list[str]:
     groups: dict[tuple[Level, ...], list[str]] = {}
     for host, found in looked_at.items():
         groups.setdefault(tuple(found[check].level for check in columns), []).append(host)
-    # the odd ones first: the gravest, then the rarest
+    # outliers first: the most severe, then the rarest
     order = sorted(groups, key=lambda row: (-max(row), -sum(row), len(groups[row])))
     names = [fold(groups[row]) for row in order[:MOST_ROWS]]
     wide = max(map(len, names))

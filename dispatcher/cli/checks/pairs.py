@@ -1,7 +1,7 @@
-"""``dispatch check --pairs``: which host, or which link, makes the others wait.
+"""``dispatch check --pairs``: the host, or the link, that makes the others wait.
 
-The rates host by host are drawn on the screen, and as SVG. A row sends, a column receives. A shade
-stands for the share of the usual rate: as fast as usual, or faster, is full.
+The rates host by host are drawn on the screen, and as SVG. A row sends, a column receives. The
+shade is the share of the usual rate: as fast as usual, or faster, is full.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _shade(there: dict[tuple[int, int], float | None], row: int, column: int, me
 
 
 def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> str:
-    """The map as a picture that needs nothing else; each cell tells its rate when pointed at."""
+    """The map as an SVG that needs no other file; each cell shows its rate when pointed at."""
     there = rates(pairs)
     side = CELL * len(names)
     parts = [
@@ -128,9 +128,9 @@ def rate_words(rate: float) -> str:
 LIMIT, SLOW = 6.0, 0.5
 #: rounds at most; after two it goes on only while a host is in doubt
 ROUNDS = 4
-#: hosts at most: each is told the partners of all, in one word of its command line
+#: hosts at most: each gets the partners of all, in one word of its command line
 MOST_HOSTS = 1024
-#: pairs that are told of one culprit
+#: pairs that are listed for one culprit
 MOST_NAMED = 3
 
 
@@ -139,7 +139,7 @@ class Measured:
     """The result of rounds of pairs; hosts are numbers in ``names``.
 
     problems: why a host took no part. inside: the rate among the GPUs of a host. slow: a share of
-    the usual rate. by_kind: whether GPUs that are known have rates of their own.
+    the usual rate. by_kind: whether GPUs of a known kind have their own rates.
     """
 
     names: Sequence[str]
@@ -162,7 +162,7 @@ class Measured:
 
 
 def run(options: CheckOptions) -> int:
-    """Measure the pairs of what the options name; the exit code. Raises: UsageError."""
+    """Measure the pairs of the hosts in ``options``; the exit code. Raises: UsageError."""
     targets = find_hosts(options, say, slots=options.backend == "nccl")
     if len(targets) < 2:
         raise UsageError("--pairs: one host makes no pair")
@@ -201,7 +201,7 @@ def run(options: CheckOptions) -> int:
 
 
 def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, most: int) -> None:
-    """Play rounds, at most so many, and add their results to ``found``."""
+    """Play ``most`` rounds at most, and add their results to ``found``."""
     from dispatcher.runner.surveys import find_addresses, play_round
 
     connect = options.connect_timeout

@@ -1,4 +1,4 @@
-"""``dispatch check``: is the cluster fit for a job, and which host is not?"""
+"""``dispatch check``: whether the cluster is fit for a job, and which host is not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOST_TABLE = 1 << 20
 
 
 def run(options: CheckOptions) -> int:
-    """Check the hosts that the options name, in the one way they ask for; the exit code.
+    """Check the hosts of the options in the chosen way (hosts, pairs, NCCL); the exit code.
 
     Raises: UsageError.
     """
@@ -106,7 +106,7 @@ def _by_host(options: CheckOptions) -> int:
 
 
 def limit(seconds: float | None, *, full: bool, speed: bool = False) -> float:
-    """Seconds that everything may take. seconds: of ``--check-timeout``. Raises: UsageError."""
+    """Seconds for the whole check. seconds: from ``--check-timeout``. Raises: UsageError."""
     if seconds is None:
         return SPEED if speed else FULL if full else QUICK
     if seconds < 1:
@@ -123,7 +123,7 @@ def checks(
     full: bool,
     speed: bool = False,
 ) -> tuple[Check, ...]:
-    """The checks that the options of these names ask for. Raises: UsageError."""
+    """The checks for the options of these names. Raises: UsageError."""
     if not full:
         given_by = {"--xid-table": xid_table, "--site-checks": site_checks, "--speed": speed}
         for option, given in given_by.items():

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class KeptOptions(KeepOptions, section="Connections"):
-    """Which connections stay open."""
+    """The connections that stay open."""
 
     keep: str | None = option(
         default="600", metavar="SECONDS", help="Close a connection that has been idle for SECONDS."
     )
     listing: bool = option("--list", help="List the hosts that are connected.")
-    as_json: bool = json_option("that list, or what became of each host")
+    as_json: bool = json_option("that list, or the result of each host")
     closing: bool = option(
         "--close", help="Close all connections, or only those to the hosts of -H and -w."
     )
@@ -35,7 +35,7 @@ class KeptOptions(KeepOptions, section="Connections"):
 
 
 class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
-    """Connect to all hosts, and keep the connections for the commands to come.
+    """Connect to all hosts, and keep the connections for the next commands.
 
     One process of yours in the background keeps them, and ends when they are closed. It keeps no
     password: you are asked for that here. Keys with a passphrase must be in an SSH agent.

@@ -1,4 +1,4 @@
-"""``dispatch exec``: what it takes; each class is a section of its help."""
+"""``dispatch exec``: its options; each class is a section of its help."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dispatcher.cli.options.host_options import (
 
 
 class CommandOptions(Options, section="Command"):
-    """What runs."""
+    """The command to run."""
 
     shell: str | None = option(
         metavar="TEXT", help="Run TEXT with /bin/sh, whatever it holds, instead of COMMAND."
@@ -26,12 +26,13 @@ class CommandOptions(Options, section="Command"):
     script: str | None = option(
         metavar="FILE",
         help="Send the script FILE to the hosts, run it with the words that follow as its "
-        "arguments, and remove it there, however it ends. Its first line says who runs it, /bin/sh "
-        "if it does not begin with #!.",
+        "arguments, and remove it there, however it ends. Its first line names its interpreter: "
+        "/bin/sh if it does not begin with #!.",
     )
     plain: bool = option(
         help="Send the command line as you typed it and nothing else, as ssh does: for logins that "
-        "allow only some commands, or read standard input. What ends early may run on there."
+        "allow only some commands, or read standard input. A command that is ended early may run "
+        "on there."
     )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
     no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
@@ -39,7 +40,7 @@ class CommandOptions(Options, section="Command"):
 
 
 class GatherOptions(Options, section="Output"):
-    """What is shown of it."""
+    """The output that is shown, and its form."""
 
     no_label: bool = option(
         "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
@@ -52,7 +53,7 @@ class GatherOptions(Options, section="Output"):
         "with -b equal output once.",
     )
     diff: bool = option(help="Show how the output differs from that of most hosts.")
-    as_json: bool = json_option("what became of each host", ", an object a line")
+    as_json: bool = json_option("the result of each host", ", an object a line")
     timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
     output_dir: str | None = option(
         "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
@@ -62,7 +63,7 @@ class GatherOptions(Options, section="Output"):
     )
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
-        help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
+        help="When the reader of the output pauses, leave lines out and count them (drop), or let "
         "the commands wait (block). auto: drop if standard output is a terminal or -o and -e keep "
         "everything, else block.",
     )
@@ -80,7 +81,7 @@ class GatherOptions(Options, section="Output"):
 
 
 class ResultOptions(Options, section="Results"):
-    """What is known at the end."""
+    """The results of all hosts."""
 
     events: str | None = option(
         metavar="FILE", help="Write every event to FILE, which must be new, as JSON lines."
@@ -112,7 +113,7 @@ class ExecOptions(
     """Run COMMAND once on every host, and show its lines with the hosts' names.
 
     One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
-    ssh. Several words are a program and its arguments, which get there as they stand.
+    ssh. Several words are a program and its arguments, which get there unchanged.
 
     The hosts need no Python. Ctrl-C, a time limit or the end of dispatch end the command on all
     hosts.
@@ -124,7 +125,7 @@ class ExecOptions(
         ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
         (
             "dispatch exec -w @gpu --serial 1,10% --max-fail 2 --script restart.sh munge",
-            "a script of yours: on one host, then on a tenth at a time",
+            "your own script: on one host, then on a tenth at a time",
         ),
     )
     brief = (

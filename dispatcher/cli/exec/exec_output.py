@@ -1,4 +1,4 @@
-"""How a fan-out command is shown: the sinks that the options ask for, and their last words."""
+"""The output of a fan-out command: its sinks, chosen by the options, and its last lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BOTH = frozenset({STDOUT, STDERR})
 
 
 def check(options: ExecOptions) -> None:
-    """Nothing, if output can be shown and kept as the options say. Raises: UsageError."""
+    """Check that output can be shown and kept by the options. Raises: UsageError."""
     gather = options.gather or options.gather_all
     if options.as_json and (gather or options.diff or options.line_mode):
         raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
@@ -59,7 +59,7 @@ def check(options: ExecOptions) -> None:
 class ExecOutput:
     """The sinks of one exec_plan. say: writes a line on standard error; nobody_reads: see Screen.
 
-    through: the one host's bytes go to our terminal as they are. Raises: UsageError.
+    through: the one host's bytes go to our terminal unchanged. Raises: UsageError.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ExecOutput:
         self._options = options
         self._names = names = exec_plan.names
         self._again = spelled(exec_plan.hosts, *login(options))
-        #: whether standard output, standard error or a host's file took no more; it has been said
+        #: whether standard output, standard error or a host's file took no more; already reported
         self.is_full = False
         self._kept_writer = Writer(on_full=self._full)
         self._say = say
@@ -124,7 +124,7 @@ class ExecOutput:
         return found
 
     def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:
-        """What shows ``streams`` and says notes, whether or not somebody reads them."""
+        """The sink that shows ``streams``, if any, and all notes."""
         lookers = terminals()
         bare, names = self._options.no_label, self._names
         is_exact = bare and not self._options.timestamps and not self._options.pty
@@ -163,7 +163,7 @@ class ExecOutput:
         )
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
-        """Show what was kept, and then what became of which hosts."""
+        """Show the kept output, and then the result of each host."""
         if self._options.as_json:
             for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
                 found = record(name, node, outcome, self._kept)
@@ -206,7 +206,7 @@ class ExecOutput:
 
 
 def _may_draw(options: ExecOptions) -> bool:
-    """Whether the progress may stand below the lines, and nobody is asked for anything there."""
+    """Whether progress may be drawn: on a terminal, and no prompt or typing will use it."""
     asks = options.sudo is not None and not options.ask_sudo_password
     types = options.stdin and os.isatty(0)
     return not (options.quiet or asks or types) and may_draw(os.environ)

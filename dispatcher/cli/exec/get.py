@@ -1,4 +1,4 @@
-"""``dispatch get``: files and trees from every host, each host's into a folder of its own."""
+"""``dispatch get``: files and trees from every host, each host's into its own folder."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from dispatcher.transfer.get_files import Fetching, Group
 
 
 class GetOptions(CopyOptions, section="Files"):
-    """Copy files and folders REMOTE from every host to DIR/HOST/ here.
+    """Copy files and folders REMOTE from every host to DIR/HOST/ on this machine.
 
-    A ~ at the start is the home folder there. *, ? and [...] stand for names as in a shell there,
-    but no shell reads them, unless a file has just that name; what matches keeps its path from the
-    first of them on: '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. What a host sends
-    cannot leave its folder. A file whose size and time are the same here is not fetched, and
+    A ~ at the start is the home folder on the host. Unless a file has just that name, *, ? and
+    [...] match names as in a shell, though no shell reads them; a match keeps its path from the
+    first of them on: '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. No host can write
+    outside its folder. A file whose size and time are the same here is not fetched, and
     an interrupted copy goes on where it stopped.
 
-    {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
-    the slots in the hostfile give them. A DIR with one of them is the whole name of the folder.
+    {host} in a name becomes the host's name, and {rank} each rank of the host in turn, by
+    the slots in the hostfile. A DIR with one of them is the whole name of the folder.
     """
 
     examples = (
@@ -101,7 +101,7 @@ def get(options: GetOptions) -> int:
 
 
 def _deed(groups: Sequence[Group]) -> str:
-    """What would be fetched from one host, in words."""
+    """The text of a dry run: the files to fetch from one host."""
     return "fetch " + ", ".join(
         f"{shlex.join(path for path, _ in group.paths)} into {shlex.quote(group.place)}"
         for group in groups
@@ -109,34 +109,34 @@ def _deed(groups: Sequence[Group]) -> str:
 
 
 def _named(path: str) -> tuple[str, str]:
-    """A path there, and the name it gets here. Raises: UsageError when it has none."""
+    """A path on the host, and its name here. Raises: UsageError when it has none."""
     bare = path.rstrip("/")
     base = bare.rpartition("/")[2]
     if path.startswith("~") and base == bare:
         raise CannotCopy(
             f"get: {bare!r}: a home folder cannot be fetched as a whole",
-            hint=f"name what is in it: {bare}/.bashrc",
+            hint=f"name its contents: {bare}/.bashrc",
         )
     if base in ("", ".", "..") or "\0" in path:
         raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
     if has_wildcards(path) and ".." in split(path)[1]:
         raise CannotCopy(
             f"get: {path!r}: .. may not follow a wildcard",
-            hint="what matches keeps its path from the first wildcard on",
+            hint="a match keeps its path from the first wildcard on",
         )
     return there(path if bare == path else f"{bare}/"), base
 
 
 def _check_places(groups: Sequence[Group]) -> None:
-    """Raises: UsageError when two things would lie in one place."""
+    """Raises: UsageError when two sources have the same local path."""
     for group in groups:
         names = [name for path, name in group.paths if not has_wildcards(path)]
         if len(set(names)) == len(names):
             continue
-        raise CannotCopy("get: two of the same name would lie in one place")
+        raise CannotCopy("get: two sources have the same local path")
     places = [os.path.normpath(group.place) for group in groups]
     if len(set(places)) < len(places):
-        raise CannotCopy("get: files of two hosts would lie in one place")
+        raise CannotCopy("get: files of two hosts have the same local path")
 
 
 def _make(folder: str) -> None:

@@ -42,21 +42,21 @@ from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.put_sources import Group, Sources
 from dispatcher.transfer.tars import names_of
 
-#: what holds such characters in a list of hosts: ranges as [0-14/2], groups as @rack:*
+#: parts of a list of hosts that may have such characters: ranges as [0-14/2], groups as @rack:*
 _OF_HOSTSETS = re.compile(r"\[[^]]*\]|@[^,!&^]*")
 
 
 class PutOptions(CopyOptions, SendOptions, section="Files"):
-    """Copy files and folders SOURCE from here to DEST on every host.
+    """Copy files and folders SOURCE from this machine to DEST on every host.
 
     DEST is a folder if it ends in /, if there is such a folder, or if there are several SOURCEs. A
-    quoted ~ at its start is your home folder there. A file gets its name when all of it has
+    quoted ~ at its start is your home folder on the host. A file gets its name when all of it has
     arrived and its SHA-256 was compared; modes and times are kept. A file whose size and time are
     the same there is not sent, nor one of which only the time differs. An interrupted copy goes on
-    where it stopped; what it has left is removed after a week.
+    where it stopped; its unfinished files are removed after a week.
 
-    {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
-    the slots in the hostfile give them: in SOURCE for so many files, in DEST for a place of each.
+    {host} in a name becomes the host's name, and {rank} each rank of the host in turn, by
+    the slots in the hostfile: in SOURCE for so many files, in DEST for each rank's own place.
     """
 
     examples = (
@@ -69,7 +69,7 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
         "hostfile", "lists", "excluded", "sudo", "owner", "mode", "ignore", "connect_timeout",
         "fanout", "serial", "checksum", "branches", "keep", "user",
     )  # fmt: skip
-    epilog = "Exit code: as for dispatch exec. What is not sent is named, and is no failure."
+    epilog = "Exit code: as for dispatch exec. Skipped files are listed and are not errors."
 
     paths: tuple[str, ...] = argument(metavar="SOURCE... DEST")
     branches: str | None = option(
@@ -87,7 +87,7 @@ def put(options: PutOptions) -> int:
     """List the sources, then send them; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
         raise MissingArgument(
-            "put: needs what to send, and where to put it",
+            "put: needs a source, and a destination",
             hint="dispatch put -H hostfile FILE /DEST/",
         )
     *sources, dest = options.paths
@@ -132,27 +132,27 @@ def put(options: PutOptions) -> int:
 
 
 def _deed(sent: Sources, groups: Sequence[Group]) -> str:
-    """What one host would get, in words."""
+    """The text of a dry run: the files that one host would get."""
     what = ", ".join(f"{shlex.join(paths)} to {shlex.quote(dest)}" for dest, paths in groups)
     ignored = f", less {sent.ignored} that --ignore names" if sent.ignored else ""
     return f"copy {what} ({size(sent.size)}{ignored})"
 
 
 def _how(options: PutOptions, user: str | None) -> str:
-    """As whom it would be written, for whom, and with which mode: words behind a deed."""
+    """The end of that text: as which user, for which owner, and with which mode."""
     words = "" if user is None else f" as {user}"
     words += "" if options.owner is None else f", owner {options.owner}"
     return words + ("" if options.mode is None else f", mode {options.mode}")
 
 
 def _say_odd(paths: Sequence[str]) -> None:
-    """Say what cannot be sent: how many, and two of them."""
+    """Note the entries that cannot be sent: how many, and two of them."""
     some = [sanitize_text(path) for path in paths[:2]]
     if len(paths) == 1:
-        say(f"note: {some[0]} is not sent: it is no file, folder or link")
+        say(f"note: {some[0]} is not sent: it is not a file, folder or link")
     elif paths:
         which = " and ".join(some) if len(paths) == 2 else f"{', '.join(some)} and others"
-        say(f"note: {len(paths)} entries are not sent: {which} are no files, folders or links")
+        say(f"note: {len(paths)} entries are not sent: {which} are not files, folders or links")
 
 
 def _left_out(paths: Sequence[str]) -> list[str]:
@@ -161,7 +161,7 @@ def _left_out(paths: Sequence[str]) -> list[str]:
 
 
 def _check_excluded(options: PutOptions) -> None:
-    """Nothing, unless ``--exclude`` names files. Raises: UsageError."""
+    """Check that ``--exclude`` names hosts, not files. Raises: UsageError."""
     for text in filter(_means_files, options.excluded if typed("excluded") else ()):
         raise UsageError(
             f"--exclude {text}: it leaves hosts out, and no host is called so",
@@ -170,13 +170,13 @@ def _check_excluded(options: PutOptions) -> None:
 
 
 def _means_files(excluded: str) -> bool:
-    """Whether a value of ``--exclude`` can be no list of hosts, but is one of file names."""
+    """Whether a value of ``--exclude`` cannot be a list of hosts, but has names of files."""
     is_file_of_hosts = excluded.startswith("^")
     return not is_file_of_hosts and bool(set("*?/").intersection(_OF_HOSTSETS.sub("", excluded)))
 
 
 def _mode(text: str | None) -> int | None:
-    """Raises: UsageError for what is no mode in octal digits."""
+    """Parse ``--mode``. Raises: UsageError if it is not a mode in octal digits."""
     if text is None:
         return None
     if not (2 < len(text) < 6 and set(text) <= set("01234567") and int(text, 8) <= 0o7777):
@@ -185,7 +185,7 @@ def _mode(text: str | None) -> int | None:
 
 
 def _check_owner(text: str) -> None:
-    """Raises: UsageError for what cannot be ``USER[:GROUP]``."""
+    """Raises: UsageError if ``text`` cannot be ``USER[:GROUP]``."""
     if text.strip(":") == "" or text.count(":") > 1 or not text.isprintable():
         raise UsageError(f"--owner: not USER[:GROUP]: {text!r}", hint="--owner munge:munge")
 
@@ -222,7 +222,7 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
 
 
 class Putting:
-    """One ``put``: its hosts, what goes to each, and what is known of it."""
+    """One ``put``: its hosts, the files for each, and the state of each copy."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Putting:
         return self._serve(nodes, {})
 
     def by_tree(self, branches: int) -> dict[int, Outcome]:
-        """Serve the heads of as many branches; whom they could not serve, from here."""
+        """Serve the heads of as many branches; then serve from here the hosts that they missed."""
         self._plans[0][0].add_digests()
         found = put_files.branches_of(range(len(self._hosts)), branches)
         groups = [groups for _, groups in self._plans]

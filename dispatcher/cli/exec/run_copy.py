@@ -1,4 +1,4 @@
-"""What ``put`` and ``get`` share: a fan-out command with a stdio, and what is said at its end."""
+"""The part that ``put`` and ``get`` share: a fan-out command with a stdio, and its last lines."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class FileOptions(Options, section="Files"):
         "-W",
         "--no-resume",
         "--whole-file",
-        help="Send files whole: read nothing there of what is to be replaced or was begun before, "
+        help="Send files whole: read no file there that will be replaced or was begun before, "
         "and keep nothing of an interrupted copy for a later one.",
     )
 
@@ -66,7 +66,7 @@ class FileOptions(Options, section="Files"):
 class CopyOptions(
     WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions, SudoOptions, section="Files"
 ):
-    """What ``put`` and ``get`` share."""
+    """The options that ``put`` and ``get`` share."""
 
     sudo: str | None = option(
         metavar="[=USER]",
@@ -74,22 +74,22 @@ class CopyOptions(
         help="Read and write the files there with sudo as USER, or as root. You are asked for one "
         "password, for all hosts.",
     )
-    as_json: bool = json_option("what became of each host", ", an object a line")
+    as_json: bool = json_option("the result of each host", ", an object a line")
     quiet: bool = option("-q", section="Other", help="Show no progress on a terminal.")
     paths: tuple[str, ...] = ()
     verbose: bool = False
 
 
-#: the end of an error of a host that root would not get
+#: the end of an error of a host that root might not get
 _DENIED = "permission denied"
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 
 
 def there(path: str) -> str:
-    """``path`` as no option, with ``~`` for the host to expand. Raises: UsageError."""
+    """``path`` that cannot be read as an option; the host expands its ``~``. Raises: UsageError."""
     if path.startswith("~") and not _HOME.match(path):
         raise CannotCopy(
-            f"{path}: what follows ~ is no user's name",
+            f"{path}: no valid user name after ~",
             hint=f"for a file of that name: {shlex.quote('./' + path)}",
         )
     return f"./{path}" if path.startswith("-") else path
@@ -108,7 +108,7 @@ def run(
 ) -> tuple[Outcome, ...]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 
-    copies: what is known of each host's copy, for the progress that a terminal shows.
+    copies: the state of each host's copy, for the progress that a terminal shows.
     """
     allow_open_files(len(exec_plan.hosts))
     names = exec_plan.names
@@ -130,7 +130,7 @@ def run(
         def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
             return progress.lines(columns)
 
-    # standard output is the copy's own wire; standard error is for people
+    # standard output carries the copy itself; standard error is for the user
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer, footer=footer)
     alone = len(names) == 1
@@ -155,7 +155,7 @@ def conclude(
     verb: str,
     options: CopyOptions,
 ) -> int:
-    """Say what became of which hosts; the exit code."""
+    """Report the result of each host; the exit code."""
     names = ExecPlan(hosts, ("copy",)).names
     again = spelled(hosts, *login(options))
     for node, (outcome, one) in enumerate(zip(outcomes, copies, strict=True)):

@@ -129,7 +129,7 @@ _EXCLUDE = (
 
 
 def _typed_wins(options: ExecOptions) -> ExecOptions:
-    """``options`` less those that only a file has, where one was typed that excludes them."""
+    """``options`` without those from a file that an option on the command line excludes."""
     for pair in _EXCLUDE:
         for ours, others in (pair, pair[::-1]):
             if any(getattr(options, name) and typed(name) for name in ours):
@@ -197,7 +197,7 @@ def limits(options: LimitOptions) -> ExecLimits:
     return ExecLimits(**found)
 
 
-#: of a terminal, where nobody says: columns and rows
+#: of a terminal whose size is unknown: columns and rows
 USUAL_SIZE = (80, 24)
 
 
@@ -206,7 +206,7 @@ def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
     if not options.pty:
         return None
     if options.stdin:
-        raise ConflictingOptions("-I and --pty: a terminal is no pipe, it would change the bytes")
+        raise ConflictingOptions("-I and --pty exclude each other: a terminal changes bytes")
     for fd in (1, 0, 2):
         try:
             found = os.get_terminal_size(fd)

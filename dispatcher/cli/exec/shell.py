@@ -1,21 +1,21 @@
 """``dispatch shell``: a prompt for many hosts, whose connections stay open.
 
-What a typed line means::
+Lines at the prompt::
 
     uptime -p         a command for the hosts, as shell text
-    cd /tmp           where the commands to come begin;  cd  as at the start
+    cd /tmp           where the next commands begin;  cd  as at the start
     !!                the last command again
     !ls               a command of this machine
     +n05  -n07        more hosts, fewer hosts
     @gpu  =n[1-4]     only these hosts;  =all those of the start
-    ?                 who they are, and these lines
+    ?                 which hosts these are, and these lines
     :gather :no-gather    how output is shown
     quit              or Ctrl-D
 
-Every command is a fan-out command of its own, over connections that the shell keeps. So what one
-sets is gone with it, except for the folder: a host is asked once where a cd leads, and each
+Every line runs its own fan-out command, over connections that the shell keeps. So the state of one
+is gone with it, except for the folder: a host is asked once where a cd leads, and each
 command goes there. The standard library's readline edits the line; the history is the user's alone
-(0600). Where standard input is no terminal its lines are commands all the same.
+(0600). Without a terminal, the lines of standard input are the commands.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 
 class PromptOptions(GatherOptions, section="Output"):
-    """How output is shown; what is kept is that of one command."""
+    """The form of the output; options that keep the output of one command are left out."""
 
     as_json: bool = False
     output_dir: str | None = None
@@ -96,7 +96,7 @@ class ShellOptions(
       !ls               a command of this machine
       +n05  -n07        more hosts, fewer hosts
       @gpu  =n[1-4]     only these hosts;  =all  all those of the start
-      ?                 which hosts these are, and what can be typed
+      ?                 the hosts of now, and these lines
       :no-gather  :gather    show lines as they come, or equal output once
       quit              the end; Ctrl-D too
     """
@@ -117,7 +117,7 @@ HELP = (__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
 _ENTER = re.compile(r"cd(?:\s[^;&|<>\n]*)?\Z")
 #: where a command begins, if not where the login does, and where its ``cd -`` leads
 _THERE = '[ -z "$1" ] || cd -- "$1" || exit; OLDPWD=${2:-$OLDPWD}; shift 2'
-#: go on from there, each word a cd of its own, and say where that is
+#: go on from there, each word its own cd, and print where that is
 _GO = 'exec 3>&1 >/dev/null; for step; do eval "$step" || exit; done; pwd >&3'
 #: bytes of the path of a folder (PATH_MAX of limits.h)
 _LONGEST = 4096
@@ -125,9 +125,9 @@ WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
 
 
 def aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -> tuple[Host, ...]:
-    """The hosts from now on, by a ``mark`` of ``+-=@`` and the list ``rest``.
+    """The hosts after a ``mark`` of ``+-=@`` and the list ``rest`` were typed.
 
-    hosts: those of now; first: those of the start. Raises: UsageError.
+    hosts: the present ones; first: those of the start. Raises: UsageError.
     """
     if mark == "=" and rest == "all":
         return tuple(first)
@@ -185,7 +185,7 @@ class Shell:
         self._login = login(options)
         apart = (options.no_gather, options.no_label, options.timestamps)
         self._gather = options.gather or not any((*apart, options.line_mode, options.diff))
-        self._cds: tuple[str, ...] = ()  # what leads to where commands begin
+        self._cds: tuple[str, ...] = ()  # lead to the folder where commands begin
         self._places: dict[tuple[str, int | None], tuple[str, str]] = {}  # that, and where before
         self._last = ""
         self._orders = {
@@ -211,7 +211,7 @@ class Shell:
                 return
 
     def obey(self, line: str) -> bool:
-        """Do what ``line`` says; False when that is to leave."""
+        """Carry out ``line``; False if the user wants to leave."""
         text = line.strip()
         if text in ("quit", "exit", ":quit", ":exit"):
             return False
@@ -252,7 +252,7 @@ class Shell:
         self._gather = word == "gather"
 
     def _aim(self, hosts: tuple[Host, ...]) -> None:
-        """Have these hosts, if those that are new can go where commands begin."""
+        """Make these the hosts, if the new ones can go where commands begin."""
         allow_open_files(len(hosts))
         new = [host for host in hosts if self._cds and host.place not in self._places]
         if new and not self._go(new, self._cds):
@@ -333,13 +333,13 @@ class Shell:
         return f"{names}{folders}> "
 
     def words(self) -> list[str]:
-        """What may complete a word."""
+        """The words that the Tab key may complete."""
         names = [host.name for host in (*self._first, *self._hosts)]
         return sorted({*WORDS, *names, *(m + name for name in names for m in "+-=")})
 
 
 def _local(text: str) -> int:
-    """Run ``text`` here; its exit code. Ctrl-C is its own."""
+    """Run ``text`` on this machine; its exit code. Ctrl-C reaches it alone."""
     process = subprocess.Popen(["/bin/sh", "-c", text])
     while True:
         try:
@@ -351,7 +351,7 @@ def _local(text: str) -> int:
 
 @contextmanager
 def edited(words: Callable[[], list[str]]) -> Iterator[Callable[[], None]]:
-    """Lines can be edited and completed, and are remembered; gives what saves the last one."""
+    """Let lines be edited, completed and remembered; gives a function that saves the last one."""
     try:
         import readline
     except ImportError:  # a Python that was built without it
@@ -395,7 +395,7 @@ def _completer(
 
 
 def _programs(start: str) -> list[str]:
-    """Programs of this machine whose names begin so: those of the hosts are like them."""
+    """Programs of this machine whose names begin so: the hosts' programs are like them."""
     names: set[str] = set()
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Commands for jobs that run already: they ask a job's socket or read its files.
+"""Commands for running jobs: they ask a job's socket or read its files.
 
 Never here: how a job moves to the background (``cli.run.detach``), its answers (``jobs``).
 """

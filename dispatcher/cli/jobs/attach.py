@@ -1,4 +1,4 @@
-"""``dispatch attach``, ``logs`` and ``stop``: what a job shows, has written, and how it is ended.
+"""``dispatch attach``, ``logs`` and ``stop``: show a job's output, show its files, end it.
 
 Ctrl-C detaches, as with ``kubectl logs -f``: it must not end a long job by habit. The screen is the
 one of a run in the foreground, fed from a socket and files; a slow reader holds nothing back.
@@ -49,8 +49,8 @@ class AttachOptions(LineOptions, section="Output"):
     need not name it. The exit code is the job's.
 
     Ctrl-C detaches, with exit code 130. It never ends the job, nor does closing this terminal, and
-    up to 16 may be attached at once. A terminal that pauses does not hold the job back: what
-    it misses is counted, and is in the files.
+    up to 16 may be attached at once. A terminal that pauses does not hold the job back: attach
+    counts the output that it misses, and the files have it.
     """
 
     examples = (
@@ -60,7 +60,7 @@ class AttachOptions(LineOptions, section="Output"):
     )
 
     job: str | None = argument()
-    from_start: bool = option(help="Begin with what the ranks have written so far.")
+    from_start: bool = option(help="Begin with the earlier output of the ranks.")
     quiet: bool = option("-q", help="Show no output, only notes and the verdict.")
     stop_on_interrupt: bool = option(
         help="Let Ctrl-C end the job, as dispatch stop does. A second one kills it, a third one "
@@ -95,7 +95,7 @@ def attach(options: AttachOptions) -> int:
 
 
 class Stopping:
-    """What Ctrl-C does with ``--stop-on-interrupt``."""
+    """Handles Ctrl-C with ``--stop-on-interrupt``."""
 
     def __init__(self, call: JobConnection, watch: Watch) -> None:
         self._call = call
@@ -177,7 +177,7 @@ def stop(options: StopOptions) -> int:
 
 
 def _first_signal(options: StopOptions) -> int:
-    """What the ranks get first; 0: the run knows. Raises: UsageError."""
+    """The number of the first signal for the ranks; 0: the run knows it. Raises: UsageError."""
     if options.signal is None:
         return 0
     if options.now:
@@ -203,11 +203,11 @@ class LogsOptions(Options):
     examples = (
         ("dispatch logs latest | less", "all ranks"),
         ("dispatch logs k3f9x2 --rank 0", "one rank, without labels"),
-        ("dispatch logs -f", "what there is, then what comes"),
+        ("dispatch logs -f", "all so far, then all that follows"),
     )
 
     job: str | None = argument()
-    follow: bool = option("-f", help="Go on with what comes, until the job ends.")
+    follow: bool = option("-f", help="Go on with new output, until the job ends.")
     rank: str | None = option(metavar="N", help="Show rank N alone, without labels.")
 
 
@@ -246,14 +246,14 @@ def _rank(text: str) -> int:
     return int(text)
 
 
-#: seconds that the files may be behind the launcher's word (--log-overflow drop)
+#: seconds that the files may be late by the launcher's count (--log-overflow drop)
 BEHIND = 5.0
 #: seconds between two looks at them
 RETRY = 0.1
 
 
 class Watch:
-    """The screen that shows ``job``; ``notes`` are lines to be said when there is time."""
+    """The screen that shows ``job``; ``notes`` are lines to print at the next ``tick``."""
 
     def __init__(self, job: registry.Job, output: OutputSettings) -> None:
         hosts = [name for name, _, _ in job.hosts]
@@ -282,29 +282,29 @@ class Watch:
             self.screen = Filtered(self.screen, lambda rank, _: rank in only)
 
     def placed(self, world_size: int, restart: int = 0) -> None:
-        """The ranks are about to run, perhaps again."""
+        """Prepare for ranks that are about to run, perhaps again."""
         self.ranks = world_size
         self._homes.forget()
         self._happened(ev.RanksPlaced(world_size, "", 0, restart))
 
     def ended(self, rank: int, stream: int) -> None:
-        """One stream of a rank is complete."""
+        """Mark one stream of a rank as complete."""
         self._happened(ev.OutputEnded(0, rank, stream, 0, 0))
 
     def _happened(self, event: ev.Event) -> None:
         self.screen.event(Entry(0, 0.0, event))
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Print the waiting notes, and let the screen see the time."""
         while self.notes:
             self.screen.say(self.notes.popleft())
         self.screen.tick(time.monotonic())
 
 
 def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> int:
-    """Show what the launcher says, to the end; the job's exit code.
+    """Show the launcher's messages, to the end; the job's exit code.
 
-    from_start: first what the files have of what went before.
+    from_start: first the earlier output, from the files.
     Raises: DispatchError when the launcher died without a verdict, or has no room for us.
     """
     screen = watch.screen
@@ -341,7 +341,7 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
                     end = {"exit_code": code, "verdict": lines, "ended": time.time()}
                     break
     except BrokenPipeError:
-        raise  # nobody reads what we show
+        raise  # the reader of our output has gone
     except (OSError, Malformed):
         pass  # the launcher is gone; the record says what became of it
     finally:
@@ -355,7 +355,7 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
 def _begin(
     watch: Watch, hello: dict[str, Any], rests: dict[tuple[int, int], bytes], from_start: bool
 ) -> None:
-    """Once all is known of what went before the call: show that if it is wanted."""
+    """Once all earlier output has come: show it if it is wanted."""
     if len(rests) != hello.get("rests", 0):
         return
     if from_start:
@@ -367,13 +367,13 @@ def _begin(
 def replay(
     job: registry.Job, sink: Sink, hello: dict[str, Any], rests: dict[tuple[int, int], bytes]
 ) -> None:
-    """Give ``sink`` what ``job`` had written by the time of ``hello``. Raises: DispatchError."""
+    """Give ``sink`` the output of ``job`` up to ``hello``. Raises: DispatchError."""
     most = {(rank, stream): count for rank, stream, count in hello["passed"]}
     reader = written(job, until=hello.get("until"))
     end = time.monotonic() + BEHIND
     while True:
         reader.read(sink, most)
-        if isinstance(reader, MergedLogReader) and reader.is_trimmed:  # nobody can count here
+        if isinstance(reader, MergedLogReader) and reader.is_trimmed:  # no count is possible
             missing = {key: len(rest) for key, rest in rests.items()}
             break
         missing = {key: count - reader.taken.get(key, 0) for key, count in most.items()}
@@ -390,7 +390,7 @@ def replay(
 
 
 def written(job: registry.Job, only: int | None = None, until: float | None = None) -> LogReader:
-    """The reader of what ``job`` has written. only: the one rank to read; until: see
+    """The reader of the output files of ``job``. only: the one rank to read; until: see
     ``MergedLogReader``. Raises: DispatchError if there are no files.
     """
     if job.logs is None:
@@ -404,7 +404,7 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
 
 
 def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
-    """Say the verdict of the ended ``job``; its exit code. Raises: DispatchError if it has none."""
+    """Print the verdict of the ended ``job``; its exit code. Raises: DispatchError if none."""
     if job.end is None:
         raise registry.not_running(job)
     lines = run_sinks.on_screen([str(line) for line in job.end["verdict"]])
@@ -424,5 +424,5 @@ def _nobody_reads() -> None:
 
 
 def _is_full() -> None:
-    """End the show, and not the job."""
+    """End the display, and not the job."""
     raise click.exceptions.Exit(1)

@@ -1,6 +1,6 @@
 """``dispatch debug``: pdb of one rank of a running job, on this terminal.
 
-The journal says which host has the rank; without a journal all hosts are asked. A second command
+The journal has the rank's host; without a journal all hosts are asked. A second command
 over the job's own way to its hosts connects our terminal (``remote.rank.debugger`` is both).
 """
 
@@ -32,7 +32,7 @@ class DebugOptions(Options):
     between two lines of it: one that is stuck in C is shown by dispatch stacks. The other ranks
     run on, and wait for this one in their next collective; --hang-timeout counts that.
 
-    No port is opened: it is your terminal, SSH and a socket in a folder that is yours alone.
+    It opens no port: it uses your terminal, SSH and a socket in a folder that is yours alone.
     """
 
     examples = (
@@ -65,7 +65,7 @@ def _number(text: str) -> int:
 
 
 def _candidates(job: registry.Job, rank: int) -> tuple[Host, ...]:
-    """The host that has the rank by the job's journal, or all."""
+    """The host that has the rank by the job's journal, or all hosts."""
     names = [name for name, _, _ in job.hosts]
     home, _ = JournalLocations(RunPaths(job.logs or job.folder).journal, names).home(rank)
     return job.targets[home : home + 1] or job.targets
@@ -81,7 +81,7 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
 
     with open(payload.path_of("rank.debugger"), encoding="utf-8") as file:
         words = payload.python_command("-c", file.read())  # the rank answers with its own
-    # under a rank we would carry its run id to what we start here
+    # under a rank our own children would inherit its run id
     os.environ.pop("DISPATCH_RUN_ID", None)
     answers = answered.exec(
         Hostlist(hosts), (*words, "find", job.run_id, str(rank)), ways=Ways(**job.reach)
@@ -89,7 +89,7 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
     found = [host for host, answer in zip(hosts, answers.hosts, strict=True) if answer.code == 0]
     if len(found) > 1:
         names = fold(host.name for host in found)
-        raise NoSuchJob(f"job {job.run_id}: {names} all say that they have rank {rank}")
+        raise NoSuchJob(f"job {job.run_id}: {names} all report that they have rank {rank}")
     if not found:
         for line in answers.verdict if answers.exit_code == errors.CLUSTER else ():
             say(line)

@@ -26,7 +26,7 @@ RECENT = 7 * 86400
 class JobsOptions(Options):
     """List your jobs on this machine, running and recently ended, the newest last.
 
-    STATE says what a job is doing: connecting, starting, running, stopping (its ranks are being
+    STATE is the job's state: connecting, starting, running, stopping (its ranks are being
     ended), restarting (they will start again soon), paused (its launcher is, by Ctrl-Z), or
     ended. A job is dead if its launcher was killed: it has no verdict. dispatch kill ends what it
     may have left on its hosts; then it has ended, with exit code 125.

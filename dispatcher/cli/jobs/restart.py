@@ -1,6 +1,6 @@
 """``dispatch restart``: the ranks of a running job end and start again, with the code as it is now.
 
-Connections, agents and placement stay: what is saved is all that a stop and a new start cost.
+Connections, agents and placement stay, so it costs less than a stop and a new start.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class RestartOptions(Options):
     JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
     the background or in another terminal, you need not name it.
 
-    The ranks get what dispatch stop gives them (--stop-signal and --grace of the run). They start
-    again on the hosts and connections that are there, as many as before; with --sync of the run
-    the working folder is sent once more. Behind -- stands what they run from then on, a script and
-    its arguments if they ran one. That is a further attempt of the job, which --max-restarts does
-    not count.
+    The ranks get the same signals as from dispatch stop (--stop-signal and --grace of the run).
+    They start again on the hosts and connections that are there, as many as before; with --sync of
+    the run the working folder is sent again. To run a new command, put it after --: a script and
+    its arguments if the ranks ran one. That is a further attempt of the job, which --max-restarts
+    does not count.
     """
 
     examples = (
-        ("dispatch restart", "the only job that runs, after its script was mended"),
+        ("dispatch restart", "the only running job, after fixing its script"),
         ("dispatch restart k3f9x2 -- train.py --lr 1e-4", "with other arguments"),
         ("dispatch restart latest -x NCCL_DEBUG=INFO", "with a variable more"),
     )
@@ -85,23 +85,23 @@ def _name(export: str) -> str:
 
 
 def _apart(options: RestartOptions, typed: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """JOB, and what stands behind ``--``. typed: the words of the command line."""
+    """JOB, and the words after ``--``. typed: the words of the command line."""
     words = (*(() if options.job is None else (options.job,)), *options.words)
     at = len(words)
     if "--" in typed:
         at -= len(typed) - 1 - typed.index("--")
         if at == len(words):
-            raise UsageError("nothing stands behind --", hint="dispatch restart JOB -- train.py")
+            raise UsageError("no command after --", hint="dispatch restart JOB -- train.py")
     if at > 1:
         raise UnexpectedArgument(
-            f"{words[1]}: what the ranks are to run stands behind --",
+            f"{words[1]}: put the new command after --",
             hint=f"dispatch restart {shlex.join([words[0], '--', *words[1:]])}",
         )
     return (words[0] if at else None), words[at:]
 
 
 def _follow(job: registry.Job, call: JobConnection) -> int:
-    """Say what the launcher does about it, until that is done; the exit code."""
+    """Print the launcher's answers until the restart is done or refused; the exit code."""
     while True:
         match fields := call.answer():
             case {"type": "refused", "why": str(why)}:

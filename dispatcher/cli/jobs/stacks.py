@@ -1,6 +1,6 @@
 """``dispatch stacks``: where in its program each rank of a job is.
 
-Where the ranks are is read from the run's journal; its launcher asks them.
+The run's journal has the places of the ranks; its launcher asks them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class JournalLocations:
-    """Where each rank is and what it runs, by the journal; read when a new rank is asked for."""
+    """Each rank's host and program, by the journal; read when a new rank is asked for."""
 
     def __init__(self, journal: Path, hosts: Sequence[str]) -> None:
         self._journal = journal
@@ -46,17 +46,17 @@ class JournalLocations:
         return self._homes.get(rank, (len(self._hosts), rank))
 
     def host_of(self, rank: int) -> str:
-        """The name of its host."""
+        """The name of the rank's host."""
         host = self.home(rank)[0]
         return self._hosts[host] if host < len(self._hosts) else "?"
 
     def program_of(self, rank: int) -> str:
-        """The name of its program among several; "" where there is one."""
+        """The name of the rank's program among several; "" where there is one."""
         self.home(rank)
         return self._programs[rank] if rank < len(self._programs) else ""
 
     def forget(self) -> None:
-        """The ranks have been placed anew."""
+        """Forget the places: the ranks have been placed again."""
         self._homes.clear()
 
     def _read(self) -> None:
@@ -101,9 +101,9 @@ class StacksOptions(Options):
     JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
     the background or in another terminal, you need not name it.
 
-    All hosts look at once: with py-spy where it is installed, else by what a Python rank of a job
-    with --hang-timeout tells itself, else in /proc. Nothing is ended. The whole stacks are written
-    to a file beside the job's logs.
+    All hosts look at once: with py-spy where it is installed, else by the stack that a Python rank
+    of a job with --hang-timeout writes itself, else in /proc. Nothing is ended. The whole stacks
+    are written to a file beside the job's logs.
     """
 
     examples = (

@@ -1,4 +1,4 @@
-"""``dispatch sweep`` and ``kill``: what runs have left on hosts, found by run id: listed, ended."""
+"""``dispatch sweep`` and ``kill``: list, or end, the leftovers of runs on hosts, by run id."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ VERDICT = "error: its launcher was killed; dispatch kill ended what was left [la
 
 
 def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, kill: bool) -> Look:
-    """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's."""
-    # under a rank we would carry its run id to what we start here
+    """Find (``kill``: and end) leftovers of ``run_ids`` on ``hosts``; [] for any run's."""
+    # under a rank our own children would inherit its run id
     os.environ.pop("DISPATCH_RUN_ID", None)
     with TransportPool(reach) as transports:
         return look_by(transports.transport_for, hosts, run_ids, kill=kill)
 
 
 def ended(seen: Look, say: Callable[[str], None]) -> int:
-    """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts,
+    """Print the result of a killing look; 0, 1 if something is left, 125 for hosts,
     128+n if signal n ended it.
     """
     lines = summary(seen.found, "killed", "removed")
@@ -58,7 +58,7 @@ def ended(seen: Look, say: Callable[[str], None]) -> int:
 
 
 def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]) -> formats.Swept:
-    """What was found, and what became of it, for programs. states: of runs; left: left over."""
+    """The findings and their results, for programs. states: of runs; left: leftover runs."""
     return {
         "schema": "swept/1",
         "runs": [
@@ -76,33 +76,33 @@ def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]
 
 
 class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
-    """List what runs of yours have left on the hosts, if their launcher is gone.
+    """List leftovers of your runs on the hosts, if their launcher is gone.
 
     Processes are found by the run id in their environment, never by a name, and an agent's private
-    folder in /tmp by the run id in its name. Only your own are looked at. What a run that was
-    started on another machine has left is listed, but killed only if you give its RUN_ID.
+    folder in /tmp by the run id in its name. Only your own are checked. Leftovers of a run that was
+    started on another machine are listed, but killed only if you give its RUN_ID.
     """
 
     examples = (
         ("dispatch sweep -H hostfile", "list, and touch nothing"),
         ("dispatch sweep -w 'n[01-16]' --kill", "end it and remove it"),
-        ("dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill", "what one run has left"),
+        ("dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill", "leftovers of one run"),
     )
 
     run_id: str | None = argument(metavar="[RUN_ID]")
-    kills: bool = option("--kill", help="Kill and remove what is left over.")
-    as_json: bool = json_option("what is found")
+    kills: bool = option("--kill", help="Kill and remove leftovers.")
+    as_json: bool = json_option("the findings")
 
 
 def sweep(options: SweepOptions) -> int:
-    """List, or end, what is left over; the exit code. Raises: UsageError."""
+    """List, or end, the leftovers; the exit code. Raises: UsageError."""
     run_id = options.run_id
     if run_id is not None and not paths.is_run_id(run_id):
         raise NoSuchJob(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
     hosts = find_hosts(options, say)
-    does = f"look for what {run_id or 'any run of yours'} has left"
+    does = f"look for leftovers of {run_id or 'any run of yours'}"
     if options.kills:
-        does += ", then kill and remove what is left over"
+        does += ", then kill and remove them"
     if show_only(options, "sweep", ((host, does) for host in hosts)):
         return 0
     out = (lambda line: None) if options.as_json else click.echo
@@ -136,7 +136,7 @@ def sweep(options: SweepOptions) -> int:
         looks.append(look(where, left, options, kill=True))
         code = max(ended(looks[1], out), code)
     elif left and not options.kills:
-        say("note: --kill kills what is left over")
+        say("note: --kill kills and removes the leftovers")
     if options.as_json:
         tell(record({one: states.get(one, "unknown") for one in ids}, left, looks))
     return code
@@ -159,12 +159,12 @@ class KillOptions(Options):
 
     job: str | None = argument()
     everything: bool = option("--all", help="Kill all jobs that run here, and dead ones.")
-    as_json: bool = json_option("what was killed")
+    as_json: bool = json_option("the killed processes")
     dry_run: bool = dry_run_option()
 
 
 def kill(options: KillOptions) -> int:
-    """End what the jobs have on their hosts; the exit code. Raises: UsageError."""
+    """End the processes of the jobs on their hosts; the exit code. Raises: UsageError."""
     if options.everything == (options.job is not None):
         raise AmbiguousJob("kill wants one JOB, or --all", hint="dispatch jobs")
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
@@ -191,7 +191,7 @@ def kill(options: KillOptions) -> int:
 
 
 def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> int:
-    """End what ``job`` has on its hosts; the exit code. looks: gets what was found."""
+    """End the processes of ``job`` on its hosts; the exit code. looks: gets the findings."""
     from dispatcher.jobs.job_socket import JobConnection
 
     if job.state == registry.ELSEWHERE:
@@ -204,7 +204,7 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
     code = ended(looks[-1], out)
     if looks[-1].interrupted:
         return code
-    if job.by_program and job.launcher.lives:  # it has other things to do, and ends when it likes
+    if job.by_program and job.launcher.lives:  # it has other work, and ends when that is done
         return code
     job.launcher.wait(LAUNCHER)
     if job.launcher.lives:
@@ -212,6 +212,6 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
         out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
         job.launcher.wait(registry.DYING)
     if code == 0 and job.state == registry.DEAD:
-        with contextlib.suppress(OSError):  # a full disk costs the word, not the deed
+        with contextlib.suppress(OSError):  # with a full disk the record is lost, not the kill
             registry.conclude(job.folder, errors.CLUSTER, [VERDICT])
     return code

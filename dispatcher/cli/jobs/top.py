@@ -25,7 +25,7 @@ from dispatcher.remote.protocol.frames import STDERR, STDOUT
 if TYPE_CHECKING:
     from dispatcher.model import formats
 
-#: seconds after which a launcher that shows no table is not waited for
+#: seconds to wait for the first table of a launcher
 REPLY_TIMEOUT = 10.0
 
 Shown = Callable[[Snapshot | None], bool]
@@ -76,13 +76,13 @@ def top(options: TopOptions) -> int:
 
 
 def is_screen() -> bool:
-    """Whether a person looks at standard output and at standard error, in one terminal."""
+    """Whether standard output and standard error are one terminal that can draw."""
     dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")
     return not dumb and os.isatty(STDOUT) and os.isatty(STDERR) and same_file(STDOUT, STDERR)
 
 
 def _live(job: registry.Job, call: JobConnection) -> int | None:
-    """The table on the whole screen until q, or the end of the job: then its exit code."""
+    """Show the table on the whole screen until q, or the end of the job: then its exit code."""
     from dispatcher.output.terminal.rank_table import AltScreen, TableView
 
     latest: list[Snapshot] = []
@@ -110,7 +110,7 @@ def _live(job: registry.Job, call: JobConnection) -> int | None:
 
 
 def print_table(snapshot: Snapshot) -> None:
-    """The table for people."""
+    """Print the table for people."""
     from dispatcher.output.terminal.rank_table import table
 
     for line in table(snapshot.rows, snapshot.rows):
@@ -118,7 +118,7 @@ def print_table(snapshot: Snapshot) -> None:
 
 
 def tell_ranks(snapshot: Snapshot) -> None:
-    """The table for programs."""
+    """Print the table for programs."""
     ranks: list[formats.TopRank] = []
     for row in snapshot.rows:
         used, memory, watts = row.gpu or (None, None, None)
@@ -149,7 +149,7 @@ def tell_ranks(snapshot: Snapshot) -> None:
 
 
 def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
-    """Writes a table in which every rank has figures, or the first after ``patience`` seconds."""
+    """Write the first table in which every rank has figures, or one after ``patience`` seconds."""
     until = time.monotonic() + patience
 
     def show(snapshot: Snapshot | None) -> bool:
@@ -165,8 +165,8 @@ def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
 
 
 def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
-    """Give ``show`` each table, and None meanwhile, until it wants no more (None) or the job has
-    ended (its exit code). Raises: DispatchError if the launcher does not answer.
+    """Give ``show`` each table, and None between them, until it wants no more (None) or the job
+    has ended (its exit code). Raises: DispatchError if the launcher does not answer.
     """
     heard, until = False, time.monotonic() + REPLY_TIMEOUT
     while heard or time.monotonic() <= until:

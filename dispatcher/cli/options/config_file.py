@@ -1,13 +1,13 @@
 """Defaults of options from ``dispatch.toml``: the text to values, and which of them it may set.
 
 ``dispatch config --help`` shows one. A ``hostfile`` is a path from the file's folder, unless that
-is the current one: there it is what ``-H`` takes. What is narrower wins: a command's table over
+is the current one: there it is a value as for ``-H``. The narrower wins: a command's table over
 ``[all]``, a profile over both, a later file over an earlier one.
 
 ``git clone``, ``cd`` and ``dispatch exec`` must run nothing of the clone's, on no machine. So
-``./dispatch.toml`` may not choose what is run, as which user, whom to trust or a file to write:
-``ALLOWED`` has what it may set, ``REFUSED`` what it may not, and a test holds every option to be in
-one of them. A file that somebody else could have written is not read at all (``read``).
+``./dispatch.toml`` may not choose the program, its user, whom to trust or a file to write:
+``ALLOWED`` has the options that it may set, ``REFUSED`` the others, and a test holds every option
+to be in one of them. A file that another user could have written is not read (``read``).
 """
 
 # ruff: noqa: SIM905 - word lists read better as paragraphs
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EVERY = "all"
 PROFILE = "profile"
-#: two ways to name the hosts: those of one table add up, of several the narrowest holds
+#: two ways to name the hosts: those of one table add up, of several the narrowest wins
 HOSTS = ("hostfile", "hosts")
 #: command -> others whose tables are its own as well
 _BESIDE = {"dsx": ("exec",)}
@@ -44,9 +44,9 @@ LONGEST_LINE = 8192
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, the place that said so, ``dispatch.toml [run]``, and the name it has there.
+    """A value, its origin, ``dispatch.toml [run]``, and its name there.
 
-    loose: the file merely lies in the current folder.
+    loose: the file is merely in the current folder.
     """
 
     value: Any
@@ -66,7 +66,7 @@ class Defaults:
     loose: bool = False
 
     def entries(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
-        """Table, name and value of all it says for ``command``, the narrower ones later."""
+        """Table, name and value of all its entries for ``command``, the narrower ones later."""
         for tables, where in (
             (self.tables, ""),
             ({} if profile is None else self.profiles.get(profile, {}), f"{PROFILE}.{profile}."),
@@ -78,7 +78,7 @@ class Defaults:
     def place(self, table: str, name: str) -> str:
         """``file:line`` of a name, or the file and the table if it is written unusually.
 
-        table: "" for what stands outside any.
+        table: "" for names outside any.
         """
         header, whole = "", _plain(f"{table}.{name}.".lstrip("."))
         for number, line in enumerate(self.text.split("\n"), 1):
@@ -180,17 +180,17 @@ def _beside(source: str, value: Any) -> Any:
 MOST_BYTES = 1 << 20
 _MAY_NOT = "a folder's file may not"
 
-#: option -> what it would do
+#: option -> the effect that the file may not have
 REFUSED = {
     **dict.fromkeys(
         "agent-python app launcher local-rank-arg python rsh script shell site-checks".split(),
-        "say what is run",
+        "choose what runs",
     ),
     **dict.fromkeys(
         "ask-pass ask-sudo-password host-keys master-addr ssh-config sudo transport".split(),
-        "say whom to trust or as whom to run",
+        "choose which hosts to trust or which user to run as",
     ),
-    **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),
+    **dict.fromkeys("mode owner".split(), "set the owner or the mode of files"),
     "env": "set variables of commands",
     "env-file": "name a file of variables",
     "pty": "give a host your terminal",
@@ -201,25 +201,25 @@ REFUSED = {
         "svg trace".split(),
         "name a file to write",
     ),
-    **dict.fromkeys("all close kill now stop-on-interrupt".split(), "say what is ended"),
+    **dict.fromkeys("all close kill now stop-on-interrupt".split(), "choose what to end"),
 }
 
 ALLOWED = frozenset(
-    # which hosts, and as which account: strangers among them are refused by their keys
+    # which hosts, and as which account: the keys of unknown hosts are refused
     "hostfile hosts exclude group exclude-group include intersect user ssh-port spares nnodes np "
     "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface pick "
     "master-port bind-to mem-bind report-bindings near-hca "
-    # what the program of the command line gets; variables are looked at one by one
+    # settings of the program on the command line; variables are checked one by one
     "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port "
     # how long, how many, how often
     "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "
     "max-restarts max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
     "server-alive-interval signal signal-to slow stall-after stop-signal time-limit window detach "
-    # what is looked at
+    # the checks
     "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume whole-file "
     "backend pairs progress-file progress-line step-line xid-table "
-    # what is shown, and kept in a new folder of its own
+    # the output, and files in a new folder of their own
     "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
     "numbers only-ranks percent profile progress quiet rank rank0 screen-overflow separator color "
@@ -231,18 +231,18 @@ _FILES = ("ssh-config", "env-file")
 
 
 def read(path: str, *, must_be: bool = False) -> bytes | None:
-    """The file's bytes; None, which is said, if somebody else could have written it.
+    """The file's bytes; None, with a note, if another user could have written it.
 
     None also where there is no such file, unless it must be: then it may be a pipe, too.
     Raises: UsageError if it cannot be read or has more than ``MOST_BYTES``.
     """
     try:
-        # not to wait for the other end of what may be no file at all
+        # without a wait for the other end of a pipe
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         about = os.fstat(descriptor)
         why = _why_not(about)
         if not stat.S_ISREG(about.st_mode) and not must_be:
-            why = "it is no file"
+            why = "it is not a file"
         if why:
             os.close(descriptor)
             say(f"note: {path} is not read: {why}")
@@ -263,9 +263,9 @@ def read(path: str, *, must_be: bool = False) -> bytes | None:
 
 def _why_not(about: os.stat_result) -> str:
     if about.st_uid not in (0, os.geteuid()):
-        return f"somebody else could have written it: it is of user {about.st_uid}"
+        return f"another user could have written it: it is of user {about.st_uid}"
     if about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return "somebody else could have written it: chmod go-w"
+        return "another user could have written it: chmod go-w"
     return ""
 
 
@@ -287,7 +287,7 @@ def check(file: Defaults, command: click.Command, profile: str | None, own: str)
 
 def _why_refused(option: str, value: Any) -> str:
     if option not in ALLOWED:
-        return f"{_MAY_NOT} {REFUSED.get(option, 'say that')}"
+        return f"{_MAY_NOT} {REFUSED.get(option, 'set that')}"
     if option == "sync" and value != ".":
         return f"{_MAY_NOT} name a folder to write to"
     if option == "export":
@@ -313,7 +313,7 @@ def _why_relative(option: str, value: Any) -> str:
 
 
 def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
-    """``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
+    """Check ``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
     if setting is None or not (setting.loose or _is_here(setting)):
         return found
     for host in found.hosts:
@@ -330,7 +330,7 @@ def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
 
 
 def _is_here(setting: Setting) -> bool:
-    """Whether the user's own file names one that is another in every folder."""
+    """Whether the user's own file names a path that is another file in every folder."""
     values = [setting.value] if isinstance(setting.value, str) else setting.value
     if current(setting.name) != "hostfile":  # a list
         values = [one[1:] for one in values if one.startswith("^")]

@@ -1,4 +1,4 @@
-"""Which transport reaches which host, through which others, and over which kept connections."""
+"""The transport for each host: through which others, and over which kept connections."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def keep_seconds(options: LoginOptions) -> float | None:
-    """How long new connections are to be kept idle; None without ``--keep``. Raises: UsageError."""
+    """How long to keep new connections idle; None without ``--keep``. Raises: UsageError."""
     if not isinstance(options, KeepOptions) or options.keep is None:
         return None
     if options.transport not in ("auto", "paramiko") or options.rsh is not None:
@@ -56,7 +56,7 @@ def keep_seconds(options: LoginOptions) -> float | None:
 
 
 def check_keep(options: LoginOptions) -> None:
-    """Nothing, if connections can be kept as ``options`` say. Raises: UsageError."""
+    """Check that connections can be kept by ``options``. Raises: UsageError."""
     if isinstance(options, KeepOptions):
         from dispatcher.transport.pool import daemon_socket
 
@@ -65,8 +65,8 @@ def check_keep(options: LoginOptions) -> None:
 
 
 def alive(options: LoginOptions) -> Keepalive:
-    """When a silent host is asked whether it lives; in a run, where heartbeats tell, only if
-    ssh_config says so. Raises: UsageError.
+    """When a silent host is asked whether it lives. A run has heartbeats, so only if ssh_config
+    sets it. Raises: UsageError.
     """
     if not isinstance(options, LimitOptions):
         return UNLESS_CONFIGURED
@@ -75,7 +75,7 @@ def alive(options: LoginOptions) -> Keepalive:
     return Keepalive(options.server_alive_interval)
 
 
-#: how many hosts of a tree may connect at once where nobody says: inner hosts do most of the work
+#: hosts of a tree that may connect at once by default: inner hosts do most of the work
 WINDOW = 1024
 
 
@@ -90,7 +90,7 @@ class Fanout(Value):
     run_id: str | None = None
 
     def lines(self) -> list[str]:
-        """The tree in words, a line for each host that opens others."""
+        """The tree as text, a line for each host that opens others."""
         names = [host.name for host in self.hosts]
         tree = self.topology
         levels = f"{tree.depth} levels" if tree.depth > 1 else "none with so few hosts"
@@ -104,7 +104,7 @@ class Fanout(Value):
         ]
 
     def parents(self) -> dict[str, str]:
-        """Of each host that is not opened from here the one that opens it, by name."""
+        """Host -> the host that opens it, by name, for all that are not opened from here."""
         names = [host.name for host in self.hosts]
         pairs = zip(names, self.topology.parents, strict=True)
         return {name: names[parent] for name, parent in pairs if parent is not None}
@@ -128,7 +128,7 @@ class Fanout(Value):
 def fanout(
     options: LoginOptions, hosts: Sequence[Host], run_id: str | None = None
 ) -> Fanout | None:
-    """The tree that the options ask for, without spares and this machine. Raises: UsageError."""
+    """The tree that the options set, without spares and this machine. Raises: UsageError."""
     if not isinstance(options, TreeOptions) or options.fanout_tree is None:
         return None
     from dispatcher.transport.tree.topology import (  # for those who want a tree
@@ -154,7 +154,7 @@ MOST_BATCHES = 10
 
 
 def _rolling_lines(limits: ExecLimits | None, names: Sequence[str]) -> list[str]:
-    """In which steps hosts would be served, and what would end that, in words."""
+    """The steps in which hosts would be served, and the limits that would end that, as text."""
     if limits is None:
         return []
     lines, begun, total = [], 0, len(names)
@@ -231,7 +231,7 @@ class TransportPool(transports.TransportPool):
     """Transports by host, closed at the end of the context. Raises: UsageError.
 
     ask: asks for a secret, by default at our terminal. keep: the next command uses the
-    connections again. alone: there is one host. passwords: those of a pool before.
+    connections again. alone: there is one host. passwords: those of an earlier pool.
     """
 
     def __init__(
@@ -271,13 +271,13 @@ class TransportPool(transports.TransportPool):
         return self._by_tree
 
     def __exit__(self, *_: object) -> None:
-        self._asking.close()  # whoever still asks: nobody wants to know any more
+        self._asking.close()  # cancel open prompts
         if self._by_tree is not None:
             self._by_tree.close()
         super().__exit__()
 
     def in_process(self, *, keep: bool = False) -> Transport:
-        """By kept connections where that may be, else by connections of our own."""
+        """A transport over kept connections where that may be, else over our own."""
 
         def direct() -> Transport:
             return super(TransportPool, self).in_process(keep=keep or self._keep)

@@ -1,4 +1,4 @@
-"""What a command takes, declared once: a class whose fields are its options.
+"""The options of a command, declared once: a class whose fields are its options.
 
 ::
 
@@ -43,7 +43,7 @@ class _Completed:
     """A parameter whose words for the Tab key come from ``tools.completion``."""
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """What may stand for it."""
+        """The words that it may have."""
         from dispatcher.cli import named
 
         found: list[Any] = named("tools.completion:words_for")(ctx, self, incomplete)
@@ -51,15 +51,15 @@ class _Completed:
 
 
 class Argument(_Completed, click.Argument):
-    """An argument as click has it."""
+    """click's argument, with words for the Tab key."""
 
 
 class Option(_Completed, click.Option):
-    """An option as click has it."""
+    """click's option, with our settings for help and the Tab key."""
 
     section = "Other"  #: the title that ``--help`` shows it below
-    bare: str | None = None  #: the value that it stands for where none is given
-    usual: str | None = None  #: what ``--help`` calls its default
+    bare: str | None = None  #: its value where none is given
+    usual: str | None = None  #: the default, as ``--help`` names it
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Raises: UsageError, which names the file if one has the value."""
@@ -87,17 +87,17 @@ class Option(_Completed, click.Option):
         return record[0].replace(" [=", "[="), self.told(self.help or "")
 
     def told(self, text: str) -> str:
-        """``text`` and what the default is."""
+        """``text`` and the default."""
         return text if self.usual is None else f"{text} [default: {self.usual}]"
 
 
 class Command(click.Command):
-    """A command as click has it, and the class that says what it takes."""
+    """click's command, and the class that declares its options."""
 
     kind: type[Options]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
-        """Options that begin so; behind the program, what its own options may be."""
+        """Options that begin so; after the program, the words for the program's own options."""
         program = next((one for one in self.params if one.name == "words"), None)
         if program is not None and ctx.params["words"] and not ctx.allow_interspersed_args:
             return program.shell_complete(ctx, incomplete)
@@ -105,7 +105,7 @@ class Command(click.Command):
 
 
 class NotAChoice(click.BadParameter):
-    """``value`` is none of ``choices``."""
+    """``value`` is not one of ``choices``."""
 
     def __init__(self, value: str, choices: Sequence[str]) -> None:
         super().__init__(f"{value!r} is not one of {', '.join(choices)}")
@@ -114,7 +114,7 @@ class NotAChoice(click.BadParameter):
 
 
 def _stands_for(choice: str, value: str) -> bool:
-    """Whether ``value`` has a word for each that is in capitals in ``choice``, which has some."""
+    """Whether ``value`` has a word for each in capitals in ``choice``, which has at least one."""
     words, given = choice.split(":"), value.split(":")
     return (
         len(words) == len(given)
@@ -139,7 +139,7 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
     """A duration; a fraction of a second, too.
 
-    positive: 0 is refused, and ``usual`` says what to give instead.
+    positive: 0 is refused, and the hint gives the ``usual`` value.
     """
 
     name = "seconds"
@@ -167,7 +167,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
 
 
 class _Count(click.ParamType):  # type: ignore[type-arg]
-    """A number from 1 to ``most``, as many as there may be ranks if that is None."""
+    """A number from 1 to ``most``; None: to the most ranks that there may be."""
 
     name = "number"
 
@@ -188,7 +188,7 @@ class _Count(click.ParamType):  # type: ignore[type-arg]
 
 
 class Share(click.ParamType):  # type: ignore[type-arg]
-    """So many hosts, or a share of them: ``4``, ``10%``. several: or a list of these."""
+    """A number of hosts, or a share of them: ``4``, ``10%``. several: or a list of these."""
 
     name = "text"
 
@@ -205,7 +205,7 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 
 
 class Declared:
-    """What ``option`` and ``argument`` were told. names: None for an argument; see there."""
+    """The arguments of ``option`` or ``argument``. names: None for an argument; see there."""
 
     def __init__(self, names: tuple[str, ...] | None, default: Any, settings: dict[str, Any]):
         self.names = names
@@ -257,10 +257,10 @@ def option(
 ) -> Any:
     """A field that is an option. names: ``-x``, ``--long``; without a long one the field's own.
 
-    bare: the value that it stands for where none is given. usual: what ``--help`` calls the
-    default; the default itself, if that is a word. section: another than the class's.
+    bare: its value where none is given. usual: the default, as ``--help`` names it;
+    the default itself, if that is a word. section: another than the class's.
     most: the largest number that it takes, for an ``int``. positive: a ``float`` of 0 is refused.
-    settings: metavar, envvar and what else click takes.
+    settings: metavar, envvar and others that click takes.
     """
     settings["help"] = help
     declared = Declared(names, default, settings)
@@ -271,12 +271,12 @@ def option(
 
 
 def json_option(what: str, how: str = "") -> Any:
-    """The field ``as_json``: ``--json``, which prints ``what`` by ``cli.tell``."""
+    """The field ``as_json``: ``--json``, which prints ``what`` as JSON."""
     return option("--json", help=f"Print {what} as JSON{how}.")
 
 
 def dry_run_option() -> Any:
-    """The field ``dry_run``, for whoever touches hosts; see ``connect_options.show_only``."""
+    """The field ``dry_run``, for commands that touch hosts; see ``connect_options.show_only``."""
     return option(
         "--dry-run",
         section=Option.section,
@@ -289,7 +289,7 @@ def argument(
 ) -> Any:
     """A field that is a word without a name or, if a tuple, any number of them.
 
-    last: they are a program and its arguments, so our options stand before them.
+    last: they are a program and its arguments, so our options come before them.
     """
     declared = Declared(None, default, {**settings, "required": required})
     declared.is_last = last
@@ -298,19 +298,19 @@ def argument(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Options:
-    """Base of the classes: made by name, and then as they are.
+    """Base of the classes: made by name, and fixed from then on.
 
     A dataclass to mypy; at run time defaults are those of the class and nothing is generated, which
     for a hundred options would be 3 ms of every start.
     """
 
-    #: what ``--help`` says at the end
+    #: the last paragraph of ``--help``
     epilog = ""
-    #: lines to paste, and what each does
+    #: lines to paste, each with its purpose
     examples: ClassVar[tuple[tuple[str, str], ...]] = ()
     #: the fields that ``-h`` shows, in this order; none named: all
     brief: ClassVar[tuple[str, ...]] = ()
-    #: field -> what the class itself declares, None for a plain value
+    #: field -> the declaration in the class itself, None for a plain value
     _own: ClassVar[dict[str, Declared | None]] = {}
 
     if not TYPE_CHECKING:
@@ -321,7 +321,7 @@ class Options:
             self.__dict__.update(given)
 
     def __init_subclass__(cls, section: str | None = None) -> None:
-        """Take the fields of the body; what is left there are defaults. section: of its options."""
+        """Take the fields of the body; the rest are defaults. section: of its options."""
         own: dict[str, Declared | None] = dict.fromkeys(cls.__annotations__)
         for name, note in cls.__annotations__.items():
             one = vars(cls)[name]
@@ -354,7 +354,7 @@ def names_of(kind: type[Options]) -> dict[str, Any]:
 
 
 def declared(kind: type[Options]) -> dict[str, Declared]:
-    """Field -> what was told of it, of all options and arguments of ``kind`` as they are shown."""
+    """Field -> declaration, of all options and arguments of ``kind`` in the order of the help."""
     return {name: one for name, one in _declared(kind).items() if one is not None}
 
 
@@ -364,7 +364,7 @@ def _declared(kind: type[Any]) -> dict[str, Declared | None]:
         for name, one in _declared(base).items():
             found.setdefault(name, one)
     for name, one in vars(kind).get("_own", {}).items():
-        if one is not None or name in found:  # a plain value takes away only what there is
+        if one is not None or name in found:  # a plain value takes away a field of a base only
             found[name] = one
     return found
 
@@ -378,5 +378,5 @@ def converted(options: Options, kind: type[Kind], **changes: Any) -> Kind:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Those of ``values`` that are not None: what the user said, to go over what is usual."""
+    """Those of ``values`` that are not None: the user's settings, to put over the defaults."""
     return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""Where options have their defaults from: ``dispatch.toml`` of the user and of this folder.
+"""The origins of defaults: ``dispatch.toml`` of the user and of this folder.
 
 Read in this order: ``~/.config/dispatch/dispatch.toml`` (or below ``XDG_CONFIG_HOME``), then
 ``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file to read instead; empty, it means none.
@@ -21,12 +21,12 @@ from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import BadConfig, UsageError
 
 NAME = "dispatch.toml"
-#: the way round what a file says
+#: the way to ignore a file
 WITHOUT = "DISPATCH_CONFIG= dispatch ... goes without the file"
 
 
 def option() -> click.Option:
-    """``--profile``, which fills in the defaults before the other options are looked at."""
+    """``--profile``, which fills in the defaults before the other options are read."""
     return click.Option(
         ["--profile"],
         metavar="NAME",
@@ -40,7 +40,7 @@ def option() -> click.Option:
 
 
 def _profiles(_: click.Context, option: click.Parameter, typed: str) -> list[str]:
-    """Profiles of the files that there are, for the Tab key."""
+    """Profiles of the files that exist, for the Tab key."""
     try:
         names = {name for file in read() for name in file.profiles}
     except UsageError:
@@ -55,7 +55,7 @@ def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> No
 
 
 def typed(name: str) -> bool:
-    """Whether the parameter ``name`` of the command that runs stood on the command line."""
+    """Whether the parameter ``name`` of the running command was on the command line."""
     return _source(name) is ParameterSource.COMMANDLINE
 
 
@@ -68,14 +68,14 @@ def origin(name: str) -> str | None:
 
 
 def setting_of(name: str) -> Setting | None:
-    """What a file says of the parameter ``name``, if that is its value."""
+    """The setting in a file for the parameter ``name``, if that is its value."""
     if _source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         return None
     return _filled().get(name)
 
 
 def untyped(name: str, usual: Any) -> Any:
-    """The parameter ``name`` as if nobody had typed it: what a file says, else ``usual``."""
+    """The parameter ``name`` as if it was not typed: the file's value, else ``usual``."""
     setting, parameter = _filled().get(name), _parameter_called(name)
     if setting is None:
         return usual
@@ -83,7 +83,7 @@ def untyped(name: str, usual: Any) -> Any:
 
 
 def value_origin(name: str, option: str) -> str:
-    """Who says the value of the parameter ``name``: ``option``, if no file or variable does."""
+    """The origin of the parameter ``name``: a file, a variable, or else ``option``."""
     if named := click.get_current_context().meta.get(f"{__name__}.{name}"):
         return str(named)
     if _source(name) is ParameterSource.ENVIRONMENT:
@@ -92,7 +92,7 @@ def value_origin(name: str, option: str) -> str:
 
 
 def set_typed(name: str, option: str) -> None:
-    """Take the parameter ``name`` for typed, by another ``option`` that errors are to name."""
+    """Mark the parameter ``name`` as typed, by another ``option`` that errors will name."""
     context = click.get_current_context()
     context.set_parameter_source(name, ParameterSource.COMMANDLINE)
     context.meta[f"{__name__}.{name}"] = option
@@ -111,13 +111,13 @@ def _parameter_called(name: str) -> click.Parameter:
 
 
 def _filled() -> dict[str, Setting]:
-    """What the files say to the command that runs."""
+    """The files' settings for the running command."""
     filled: dict[str, Setting] = click.get_current_context().meta[__name__]
     return filled
 
 
 def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
-    """What ``files`` say to ``command``; no hosts where the variable for these has some."""
+    """The settings of ``files`` for ``command``; no hosts where the variable for these has some."""
     found = chosen(files, command, profile)
     if os.environ.get("DISPATCH_HOSTFILE"):
         found = {name: setting for name, setting in found.items() if name not in HOSTS}
@@ -162,7 +162,7 @@ def _no_such_option(command: click.Command, name: str, setting: Setting) -> Usag
 
 
 def read() -> Sequence[Defaults]:
-    """The files there are, the narrowest last."""
+    """The files that exist, the narrowest last."""
     from dispatcher.cli import COMMANDS
 
     named = os.environ.get("DISPATCH_CONFIG")
@@ -213,7 +213,7 @@ def _parameter(command: click.Command, name: str) -> click.Option | None:
 
 
 def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
-    """The value as the option would have it from the command line."""
+    """The value in the form that the option has on the command line."""
     value = setting.value
     if parameter.is_flag:
         if isinstance(value, bool):

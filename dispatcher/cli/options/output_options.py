@@ -1,4 +1,4 @@
-"""How a run is told: the options of the screen and the log files, and what they mean.
+"""Options of the screen, the log files and the monitoring of a run, and their checked values.
 
 ``settings`` reads them; ``cli.run.run_sinks`` acts on them.
 """
@@ -25,7 +25,7 @@ METRICS_EVERY, LEAST_EVERY = 5.0, 0.2
 
 
 class LineOptions(Options, section="Output"):
-    """Which lines of ranks are shown, and how."""
+    """The lines of ranks that are shown, and their form."""
 
     label: Literal["rank", "host", "none"] = option(
         default="rank",
@@ -51,20 +51,20 @@ class LineOptions(Options, section="Output"):
 
 
 class ScreenOptions(Options, section="Output"):
-    """What else the screen shows, and what becomes of it when nobody reads."""
+    """Other output on the screen, and the rule for a reader that pauses."""
 
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
-        help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
+        help="When the reader of the output pauses, leave lines out and count them (drop), or let "
         "the ranks wait (block). auto: drop if standard output is a terminal or --log-dir keeps "
         "everything, else block.",
     )
-    quiet: bool = option("-q", help="Show only what the ranks write, and the verdict.")
+    quiet: bool = option("-q", help="Show only the ranks' output, and the verdict.")
     verbose: bool = verbose_option()
 
 
 class MonitoringOptions(Options, section="Monitoring"):
-    """Who looks at the ranks."""
+    """The measurements of ranks."""
 
     stall_after: float | None = option(
         metavar="SECONDS",
@@ -91,7 +91,7 @@ class MonitoringOptions(Options, section="Monitoring"):
 
 
 class LogOptions(Options, section="Log files"):
-    """What is kept in files."""
+    """Output that is kept in files."""
 
     log_dir: str | None = option(
         metavar="DIR",
@@ -114,12 +114,12 @@ class LogOptions(Options, section="Log files"):
 
 
 class ShowOptions(LineOptions, ScreenOptions, MonitoringOptions, LogOptions):
-    """What is shown of a run, and kept in files."""
+    """The output of a run on the screen and in files."""
 
 
 @value
 class OutputSettings(Value):
-    """The options, checked. partial_after: None for what suits the reader."""
+    """The options, checked. partial_after: None for the reader's usual value."""
 
     label: str
     timestamps: bool
@@ -141,7 +141,7 @@ class OutputSettings(Value):
 
 
 def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
-    """What the options say. world_size: None if it is not known yet. Raises: UsageError."""
+    """The options, checked. world_size: None if it is not known yet. Raises: UsageError."""
     if options.quiet and options.verbose:
         raise ConflictingOptions("--quiet and --verbose exclude each other")
     if not options.log_dir:

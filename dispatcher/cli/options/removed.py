@@ -1,4 +1,4 @@
-"""Options and commands that dispatch no longer has, and what to use in their place.
+"""Options and commands that dispatch no longer has, and their replacements.
 
 A row goes after one minor version.
 """
@@ -6,7 +6,7 @@ A row goes after one minor version.
 from __future__ import annotations
 
 #: name of the option without dashes, or ``name=value`` where only that value went, or ``dispatch
-#: COMMAND`` -> what to use
+#: COMMAND`` -> the replacement
 REMOVED: dict[str, str] = {
     "watch": "start with --detach, and look at the table with `dispatch top`",
     "dispatch man": "the package brings its manual pages; read them with `man dispatch`",
@@ -45,6 +45,6 @@ def removed(name: str, value: str | None = None) -> str | None:
 
 
 def removed_command(name: str) -> str | None:
-    """Return the text ``dispatch NAME was removed: ...``; None for what was never a command."""
+    """Return the text ``dispatch NAME was removed: ...``; None if it was never a command."""
     key = f"dispatch {name}"
     return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None

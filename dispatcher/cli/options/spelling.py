@@ -2,10 +2,10 @@
 
 * ``--max_restarts`` is ``--max-restarts``.
 * A bare ``--sudo`` gets its value here: click would take the next word, the program, for it.
-* ``-np`` is ``--np`` for commands that have that. Other words of mpirun behind one dash are no
+* ``-np`` is ``--np`` for commands that have that. Other words of mpirun after one dash are not
   options: click would read ``-ppn`` as ``-p`` with the value ``pn``.
 
-Words behind the program are the program's and are left alone.
+Words after the program are the program's and are left alone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
-#: what mpirun calls ``--np``, and everybody types: else it would be ``-n`` with the value ``p``
+#: mpirun's name for ``--np``, which many users type: else it would be ``-n`` with the value ``p``
 _MPIRUNS = "-np"
-#: what has ``dsx`` copy: its options may stand behind the files, as with clush
+#: options that have ``dsx`` copy: its options may come after the files, as with clush
 _COPIES = re.compile("--r?copy|-[a-zA-Z]*c")
 
 
-#: what pdsh, clush and mpirun call an option -> what it is here
+#: name of an option in pdsh, clush and mpirun -> its name here
 _PEERS = {
     "debug": "verbose", "dshbak": "gather", "errdir": "error-dir", "machinefile": "hostfile",
     "maxrc": "max-code", "nostdin": "no-stdin", "outdir": "output-dir",
@@ -57,7 +57,7 @@ def respelled(
 
 
 def filled(command: click.Command, words: Sequence[str]) -> list[str]:
-    """``words`` with the values that were left out, each behind ``=``."""
+    """``words`` with the values that were left out, each after ``=``."""
     bare, found = bare_of(command), list(words)
     for at, _ in own_options(command, words, bare):
         name = words[at].replace("_", "-")
@@ -67,7 +67,7 @@ def filled(command: click.Command, words: Sequence[str]) -> list[str]:
 
 
 def bare_of(command: click.Command) -> dict[str, str]:
-    """Options whose value may be left out -> what it is then."""
+    """Options whose value may be left out -> the value that they then have."""
     values = ((option.opts[-1], getattr(option, "bare", None)) for option in command.params)
     return {name: bare for name, bare in values if bare is not None}
 
@@ -75,7 +75,7 @@ def bare_of(command: click.Command) -> dict[str, str]:
 def own_options(
     command: click.Command, words: Sequence[str], bare: Mapping[str, str]
 ) -> Iterator[tuple[int, bool]]:
-    """Where our options stand in ``words``, and whether the next word is the value of each."""
+    """The places of our options in ``words``, and whether the next word is the value of each."""
     mixed = command.context_settings.get("allow_interspersed_args", True)
     takes = {
         name
@@ -98,7 +98,7 @@ def own_options(
 
 
 def _is_mpiruns(name: str) -> bool:
-    """Whether mpirun has an option ``name`` of several letters behind one dash."""
+    """Whether mpirun has an option ``name`` of several letters after one dash."""
     if name.startswith("--") or not name[1:4].isalpha() or len(name) < 3:
         return False
     from dispatcher.plan import compat  # few lines have such a word

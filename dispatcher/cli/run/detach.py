@@ -1,8 +1,8 @@
 """``--detach``: the launcher moves to the background, and the foreground waits for the start.
 
-docs/design/detach.md has the processes and the reasons. Until the ranks run, the launcher tells the
-foreground over a socket how it goes, and asks there for passwords and passphrases; later nobody can
-be asked. Both forks happen before any thread is started, since a fork keeps only one.
+docs/design/detach.md has the processes and the reasons. Until the ranks run, the launcher reports
+to the foreground over a socket, and asks there for passwords and passphrases; later it cannot
+ask. Both forks happen before any thread is started, since a fork keeps only one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dispatcher.model.errors import ConflictingOptions, DispatchError, LauncherK
 from dispatcher.model.paths import RunPaths, private, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: bytes of the launcher's own words that the foreground shows when the start fails
+#: bytes of the launcher's own output that the foreground shows when the start fails
 MOST_SHOWN = 64 << 10
 
 
@@ -37,10 +37,10 @@ def detach(
     options: RunOptions,
     run: Callable[[JobPlan, RunOptions, OutputSettings, RunPaths, ForegroundLink], int],
 ) -> int:
-    """``run`` the plan in the background; the exit code of its start. Raises: UsageError."""
+    """Run the plan in the background; the exit code of its start. Raises: UsageError."""
     check(options)
     log_dir = options.log_dir or str(private(state_folder()))
-    # what the ranks write is in the files; the launcher's own log needs no copy of it
+    # the ranks' output is in the files; the launcher's own log needs no copy of it
     quiet = replace(options, log_dir=log_dir, only_ranks="none")
     output = settings(quiet, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(log_dir, plan.run_id)
@@ -48,7 +48,7 @@ def detach(
 
 
 def check(options: RunOptions) -> None:
-    """Raises: UsageError for what cannot be had in the background."""
+    """Raises: UsageError for options that do not work in the background."""
     if options.stdin != "none":
         raise ConflictingOptions(
             "--stdin: a job in the background reads no standard input", hint="< FILE"
@@ -95,7 +95,7 @@ def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_i
 
 
 class ForegroundLink(Sink):
-    """Tells the foreground: who we are, that the ranks run, or how it ended; and asks it."""
+    """Reports to the foreground: our pid, that the ranks run, or how it ended; and asks it."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -113,12 +113,12 @@ class ForegroundLink(Sink):
                 self.tell(running=self._world_size)
 
     def tell(self, **fields: int | str) -> None:
-        """One line; nobody may be there to read it any more."""
+        """Send one line; the foreground may have left."""
         with contextlib.suppress(OSError):  # the foreground has left, the job goes on
             self._link.sendall(json.dumps(fields).encode() + b"\n")
 
     def ask(self, prompt: str) -> str | None:
-        """What the user types in the foreground; None if nobody is there. From any thread."""
+        """The user's answer in the foreground; None if there is none. From any thread."""
         with self._asking, contextlib.suppress(OSError, ValueError):
             self.tell(ask=prompt)
             with self._link.makefile("rb") as lines:
@@ -151,7 +151,7 @@ def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> Non
             why = said.getvalue()
         except KeyboardInterrupt:  # before the loop took signals
             code = errors.SIGNAL_BASE + signal.SIGINT
-        except BaseException:  # noqa: BLE001 - there is no caller to tell
+        except BaseException:  # noqa: BLE001 - there is no caller to raise to
             import traceback
 
             why = traceback.format_exc()
@@ -165,14 +165,14 @@ def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> Non
 
 
 class _Foreground:
-    """Waits for the ranks to run, or for the end, and asks the user for the launcher."""
+    """Waits for the ranks to run, or for the end, and asks the user on the launcher's behalf."""
 
     def __init__(self, link: socket.socket, paths: RunPaths, run_id: str) -> None:
         self._link = link
         self._paths = paths
         self._run_id = run_id
         self._pid = 0
-        self._unasked = ""  # what could have been asked only at a terminal
+        self._unasked = ""  # a question that needed a terminal
         self._refused = False  # Ctrl-C was the answer
 
     def wait(self) -> int:
@@ -217,7 +217,7 @@ class _Foreground:
 
     def _interrupt(self) -> None:
         if self._pid:
-            os.kill(self._pid, signal.SIGINT)  # the launcher ends what has begun, and says so
+            os.kill(self._pid, signal.SIGINT)  # the launcher ends its work, and reports it
 
     def _runs(self, ranks: int) -> int:
         noun = "rank runs" if ranks == 1 else "ranks run"
@@ -229,7 +229,7 @@ class _Foreground:
     def _ended(self, code: int, why: str) -> int:
         text = _log(self._paths.launcher)
         text += "" if text.endswith(why) else why  # the log's disk is full
-        gone = f"note: job {self._run_id} ended before it was seen to run, code {code}\n"
+        gone = f"note: job {self._run_id} ended during startup, exit code {code}\n"
         sys.stderr.write(text or gone)
         sys.stderr.flush()
         if self._unasked and code:
@@ -248,7 +248,7 @@ def _log(path: Path) -> str:
 
 
 def _say(lines: Sequence[str]) -> None:
-    """On standard output or, where that takes no more, on standard error: the job runs anyway."""
+    """Write on standard output or, if that fails, on standard error: the job runs anyway."""
     text = harmless("\n".join(lines) + "\n")
     try:
         sys.stdout.write(text)

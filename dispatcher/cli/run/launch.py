@@ -1,6 +1,6 @@
 """From options to an exit code: plan, settings, transports, sinks, runner, verdict.
 
-With ``--dry-run`` to the plan and no further: a table for people, or JSON for programs.
+``--dry-run`` ends after the plan: a table for people, or JSON for programs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
-    """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
+    """Print the plan on standard output, secrets hidden. tree: which host opens which."""
     from dispatcher.plan.job.rank_environment import describe_plan
 
     described = describe_plan(plan)
@@ -74,7 +74,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
 
 
 def _not_yet(plan: JobPlan, node: NodePlan) -> str:
-    """The ranks of ``node`` in words, while other hosts are to be counted."""
+    """The ranks of ``node`` as text, while other hosts are still to be counted."""
     if plan.mapping.each is not None:
         return f"{plan.mapping.each} per {plan.mapping.within}"
     if node.slots and plan.nproc_per_node != "gpu":
@@ -161,7 +161,7 @@ def _run(
     orders: list[SignalReceived] = []
 
     def ordered(event: Event) -> None:
-        """Another shell wants it, maybe before the run begins."""
+        """Pass on the event of another shell, maybe before the run begins."""
         if isinstance(event, SignalReceived):
             orders.append(event)
         session.tell(event)
@@ -192,7 +192,7 @@ def _run(
     sinks += trace.sinks
     sinks += monitoring.metrics(screen.say)
     heard = (lambda line: None) if output.quiet else screen.say
-    # from here on nothing is wrong with what the user typed: the run is worth a record
+    # from here on the user's options are known to be right: the run is worth a record
     registration = JobRegistration(
         plan, options, paths, word, ordered, lambda change: session.restart(change),
         heard, monitoring.slow,
@@ -269,7 +269,7 @@ def _run(
 
 
 def _changes(plan: JobPlan) -> Callable[[], str]:
-    """What says which of the scripts, as they are here, is not as it was at the first attempt."""
+    """A function that names the scripts here that have changed since the first attempt."""
     paths = [os.path.join(part.cwd, part.program.argv[0]) for part in plan.every_part]
 
     def seen() -> dict[str, float]:
@@ -283,7 +283,7 @@ def _changes(plan: JobPlan) -> Callable[[], str]:
 
 
 def _age() -> float:
-    """Seconds since this process started, to a hundredth: what loading and planning took."""
+    """Seconds since this process started, to a hundredth: the time to load and plan."""
     with open("/proc/self/stat") as file:
         # the command name in parentheses may itself hold spaces and parentheses: proc(5)
         started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")

@@ -1,8 +1,8 @@
 """Several programs in one job: ``a : b`` on the command line, or a line each of ``--app FILE``.
 
-The options in ``OWN`` before a program are its own; all others are the job's, and stand before the
-first program. If only options stand before the first ``:``, or with ``--app``, they are for all
-programs. Behind ``--`` a ``:`` is a word as any other.
+The options in ``OWN`` apply to the program that they precede; all others apply to the job and come
+before the first program. If only options come before the first ``:``, or with ``--app``, they are
+for all programs. After ``--`` a ``:`` is a plain word.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MOST_FILE = 1 << 20
 
 @dataclass(frozen=True)
 class PartLine:
-    """One program as typed. options: all that hold for it; own: values that it has itself.
+    """One program as typed. options: all that apply to it; own: those that it has itself.
 
     hosts: its own; None: all of the job's, or those before the first program.
     """
@@ -52,7 +52,7 @@ class PartLine:
     hosts: tuple[Host, ...] | None
 
 
-#: refuses what is surely no program; raises UsageError
+#: refuses words that cannot be a program; raises UsageError
 Check = Callable[[RunOptions], object]
 
 
@@ -66,7 +66,7 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
     if BETWEEN not in words or _is_escaped(words):
         return options, ()
     first, rest = _cut(words)
-    if not first:  # what stands before is for all of them
+    if not first:  # the options before it are for all of them
         return options, _several(options, rest, check)
     own = {name: getattr(options, name) for name in OWN if typed(name)}
     usual = names_of(RunOptions)
@@ -79,14 +79,14 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
 
 
 def _is_escaped(words: Sequence[str]) -> bool:
-    """Whether ``--`` stands before ``words``, the last of what was typed."""
+    """Whether ``--`` comes before ``words``, the last words that the user typed."""
     context = click.get_current_context()
     before = list(context.obj)[: len(context.obj) - len(words)]
     return before[-1:] == ["--"]
 
 
 def _cut(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What stands before the first ``:``, and behind it."""
+    """The words before the first ``:``, and after it."""
     at = list(words).index(BETWEEN) if BETWEEN in words else len(words)
     return tuple(words[:at]), tuple(words[at + 1 :])
 
@@ -104,7 +104,7 @@ def _several(job: RunOptions, words: Sequence[str], check: Check) -> tuple[PartL
 def _one(
     job: RunOptions, words: Sequence[str], check: Check
 ) -> tuple[PartLine, tuple[str, ...] | None]:
-    """The first program of ``words``, and what stands behind its ``:``; None: nothing does."""
+    """The first program of ``words``, and the words after its ``:``; None: there are none."""
     from dispatcher.cli.options.spelling import filled, respelled
 
     command = _command()
@@ -127,8 +127,8 @@ def _one(
         if BETWEEN in program and not _is_escaped(program):
             program, behind = _cut(program)
         if not program:
-            side = "before" if behind is not None else "behind"
-            raise MissingArgument(f"'{BETWEEN}': no program stands {side} it", hint=_EXAMPLE)
+            side = "before" if behind is not None else "after"
+            raise MissingArgument(f"'{BETWEEN}': no program {side} it", hint=_EXAMPLE)
         options = replace(job, **own, words=program)
         lists = named_hosts(
             replace(options, hostfile=own.get("hostfile", ()), lists=own.get("lists", ())),
@@ -160,7 +160,7 @@ def _not_its_own(error: click.NoSuchOption) -> DispatchError:
     known = {one for param in job.params for one in param.opts}
     if name in known:
         return UnexpectedArgument(
-            f"{name}: for the whole job, and stands before the first of several programs",
+            f"{name}: applies to the whole job; put it before the first program",
             hint=f"dispatch {name} ... --np 1 actor.py : --np 7 learner.py",
         )
     own = ", ".join(param.opts[-1] for param in _command().params if isinstance(param, Option))
@@ -168,13 +168,13 @@ def _not_its_own(error: click.NoSuchOption) -> DispatchError:
 
 
 def _of_file(options: RunOptions, check: Check) -> tuple[PartLine, ...]:
-    """The programs of ``--app``. Raises: UsageError, with the line that is wrong."""
+    """The programs of ``--app``. Raises: UsageError, which names the wrong line."""
     from dispatcher.cli import named_files
 
     path = options.app or ""
     if options.words:
         raise ConflictingOptions(
-            f"--app {path}: the programs stand in it, and {options.words[0]} here",
+            f"--app {path} lists the programs; remove {options.words[0]}",
             hint=f"a line more in {path}, or --np 1 actor.py : --np 7 learner.py without --app",
         )
     text = named_files.read(f"--app {path}", path, MOST_FILE).decode("utf-8", "surrogateescape")
@@ -197,7 +197,7 @@ def _of_file(options: RunOptions, check: Check) -> tuple[PartLine, ...]:
 
 
 def app_lines(text: str) -> list[tuple[int, str]]:
-    r"""(number, text) of each line of an app file; one that ends in ``\`` goes on in the next."""
+    r"""(number, text) of each line of an app file; one that ends in ``\`` continues in the next."""
     found: list[tuple[int, str]] = []
     begun: tuple[int, str] | None = None
     for number, line in enumerate(text.splitlines(), 1):

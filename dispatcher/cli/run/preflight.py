@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @value
 class Decision(Value):
-    """plan: what will be run. verdict: why nothing is, else None. report: None without a check."""
+    """plan: the plan to run. verdict: why nothing runs, else None. report: None without a check."""
 
     plan: JobPlan
     excluded: tuple[Exclusion, ...] = ()
@@ -37,13 +37,13 @@ class Decision(Value):
 
     @property
     def rdma(self) -> dict[str, str]:
-        """Host -> its ACTIVE RDMA ports in words, as a full check saw them."""
+        """Host -> its ACTIVE RDMA ports as text, from a full check."""
         found = {} if self.report is None else self.report.findings
         return {host: one["rdma"].value for host, one in found.items() if "rdma" in one}
 
     @property
     def notes(self) -> list[str]:
-        """For the start: who is left out, and what is not quite right with the others."""
+        """Lines for the start: hosts that are left out, and warnings about the others."""
         if self.report is None:
             return []
         from dispatcher.checks.check import Level
@@ -57,7 +57,7 @@ class Decision(Value):
 
 
 def wants(options: RunOptions) -> bool:
-    """Whether the options ask for a check of its own. Raises: UsageError if they contradict."""
+    """Whether the options need their own check. Raises: UsageError if they contradict."""
     if options.exclude_unhealthy and options.check == "none":
         raise ConflictingOptions("--exclude-unhealthy needs a check, and --check none does none")
     if options.check_timeout is not None and not asks(options):
@@ -66,16 +66,16 @@ def wants(options: RunOptions) -> bool:
 
 
 def asks(options: RunOptions) -> bool:
-    """Whether the options want hosts looked at before the run: otherwise this costs nothing."""
+    """Whether the options want hosts checked before the run: otherwise this costs nothing."""
     return options.check == "full" or bool(options.exclude_unhealthy)
 
 
 def preflight(
     plan: JobPlan, options: RunOptions, ask: Ask | None = None, passwords: Passwords | None = None
 ) -> Decision:
-    """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError.
+    """Check the hosts of ``plan``, if the options want it, and decide. Raises: UsageError.
 
-    ask, passwords: as ``TransportPool``, whose connections are the next thing.
+    ask, passwords: as for ``TransportPool``, which connects next.
     """
     if not asks(options):
         return Decision(plan)

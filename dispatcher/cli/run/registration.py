@@ -1,4 +1,4 @@
-"""A run of the command line on record; one in the background can be attached to and stopped."""
+"""The record of a run of the command line; a background run can be attached to and stopped."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class JobRegistration(JobRecord):
     """The record of a run of the command line; one in the background can be called, too.
 
-    word: to the foreground, if we are in the background. slow: the slow ranks in words.
-    Raises: UsageError for a job in the background without a record, as it is out of reach.
+    word: to the foreground, if we are in the background. slow: the slow ranks as text.
+    Raises: UsageError for a job in the background without a record: no command could reach it.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class JobRegistration(JobRecord):
             why = error.message if isinstance(error, DispatchError) else reason(error)
             refused = FileUnusable(
                 f"--detach: the job cannot be written down in {state_folder()}: {why}",
-                hint="XDG_STATE_HOME=DIR dispatch ...  # a folder of yours on a disk with room",
+                hint="XDG_STATE_HOME=DIR dispatch ...  # your own folder on a disk with room",
             )
             self.__exit__(None, refused, None)
             raise refused from None
         super()._unrecorded(error)
 
     def shown_to_viewers(self, say: Callable[[str], None]) -> Callable[[str], None]:
-        """``say``, heard by attached callers as well."""
+        """``say``, but attached callers get the lines as well."""
         control = self.control
         if control is None:
             return say

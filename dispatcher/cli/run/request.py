@@ -1,4 +1,4 @@
-"""From the options of ``run`` to a ``Request``: each flag's text becomes what it means.
+"""From the options of ``run`` to a ``Request``: each flag's text becomes its value.
 
 One file, since it is one list.
 """
@@ -55,7 +55,7 @@ MOST_RANKFILE = 16 << 20
 
 
 def request(options: RunOptions) -> Request:
-    """What the user asked for. Raises: UsageError for the first flag that is wrong."""
+    """The user's request. Raises: UsageError for the first flag that is wrong."""
     options = only_typed(options)
     lines: tuple[PartLine, ...] = ()
     if options.app is not None or ":" in options.words:
@@ -150,7 +150,7 @@ def _part(line: PartLine) -> Part:
 
 
 def _cwd(options: RunOptions) -> str:
-    """Where the ranks run: with --sync=DIR there, else where we are; then --chdir."""
+    """The folder of the ranks: that of --sync=DIR, else the current one; then --chdir."""
     if options.sync is None:
         return cwd_of(options.chdir)
     from dispatcher.cli.run.sync import dest_of
@@ -173,7 +173,7 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
 
 
 def _together(lists: Sequence[Hostlist]) -> Hostlist:
-    """The hosts of all ``lists``. Raises: UsageError for one that stands in two of them."""
+    """The hosts of all ``lists``. Raises: UsageError for a host that is in two of them."""
     hosts = [host for one in lists for host in one.hosts]
     seen: set[tuple[str, int | None]] = set()
     for host in hosts:
@@ -186,7 +186,7 @@ def _together(lists: Sequence[Hostlist]) -> Hostlist:
 
 
 def _check_exports(exports: Sequence[str], hosts: Hostlist) -> None:
-    """Raises: UsageError for ``-x`` with a host, which other commands leave out by it."""
+    """Raises: UsageError for ``-x HOST``, which leaves a host out in other commands."""
     names = {host.name for host in hosts.hosts}
     for export in exports:
         if export in names and export not in os.environ:
@@ -218,7 +218,7 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
 
 
 def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
-    """What the ranks run. is_typed: by our own command line. Raises: UsageError if surely none."""
+    """The ranks' program. is_typed: by our own command line. Raises: UsageError if none."""
     words = options.words
     if options.module and options.no_python:
         raise ConflictingOptions("--module and --no-python exclude each other")
@@ -246,12 +246,12 @@ def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
 
 
 def _launcher(options: RunOptions) -> str | None:
-    """The framework's launcher that is started on each host; None for none."""
+    """The framework's launcher to start on each host; None for none."""
     return options.launcher if options.launcher in LAUNCHERS else None
 
 
 def _nproc_of_launcher(options: RunOptions, launcher: str) -> int | None:
-    """The slots that every host is to have; torchrun is told by a word. Raises: UsageError."""
+    """The slots that every host will have; torchrun gets the text itself. Raises: UsageError."""
     nproc = None if launcher == "torchrun" else _nproc(options.nproc_per_node)
     if nproc == "gpu":
         raise UsageError(
@@ -283,7 +283,7 @@ def _nproc(text: str | None) -> Nproc | None:
 
 
 def _stdin(options: RunOptions) -> Stdin:
-    """Who reads standard input. Raises: UsageError if it is not there to be read."""
+    """The ranks that read standard input. Raises: UsageError if it cannot be read."""
     chosen = parse_stdin(options.stdin)
     if chosen == "none" or options.dry_run:
         return chosen
@@ -351,7 +351,7 @@ def _named_env_files(paths: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
 
 
 def _check_text(text: bytes, path: str) -> None:
-    """Nothing, if a file of the current folder may say so. Raises: UsageError."""
+    """Check that a file of the current folder may set its variables. Raises: UsageError."""
     try:
         parse_env_file(text, path, check_folders_variable)
     except EnvFileError as error:
@@ -360,7 +360,7 @@ def _check_text(text: bytes, path: str) -> None:
 
 
 def _limits(options: RunOptions) -> Limits:
-    """The options that have the names of limits, and what follows from them."""
+    """The options that have the names of limits, and those that depend on them."""
     own = ("time_limit", "stop_signal")
     names = [name for name in Limits.__match_args__ if hasattr(RunOptions, name)]
     found = given(**{name: getattr(options, name) for name in names if name not in own})
@@ -376,7 +376,7 @@ def _limits(options: RunOptions) -> Limits:
 
 
 def _end_of_time(options: RunOptions) -> dict[str, Any]:
-    """The limits about the end of the time that the run has. Raises: UsageError."""
+    """The limits about the end of the run's time. Raises: UsageError."""
     found: dict[str, Any] = {}
     known = os.environ.get("MPIEXEC_TIMEOUT", "")
     if options.time_limit is not None:
@@ -390,20 +390,21 @@ def _end_of_time(options: RunOptions) -> dict[str, Any]:
         return found
     if not found.get("time_limit"):
         raise MissingArgument(
-            "--signal says what comes before the time limit, and there is none",
+            "--signal needs --time-limit",
             hint="--time-limit 04:00:00",
         )
     found["warn_signal"], before = parse_warning(options.warning, "--signal")
     before = Limits.warn_before if before is None else before
     if not 0 < before < found["time_limit"]:
         raise ConflictingOptions(
-            f"--signal: {before:g} s before the end of {found['time_limit']:g} s is no time"
+            f"--signal: {before:g} s must be more than 0 and less than the time limit of "
+            f"{found['time_limit']:g} s"
         )
     return found | {"warn_before": before}
 
 
 def _nnodes(options: RunOptions) -> tuple[int | None, int | None]:
-    """How many hosts at most and at least; None where nothing is said. Raises: UsageError."""
+    """How many hosts at most and at least; None where no option sets it. Raises: UsageError."""
     if options.nnodes is None:
         return None, options.min_nodes
     least, colon, most = options.nnodes.partition(":")
@@ -411,7 +412,7 @@ def _nnodes(options: RunOptions) -> tuple[int | None, int | None]:
         return parse_count(least, "--nnodes"), options.min_nodes
     if options.min_nodes is not None:
         raise ConflictingOptions(
-            f"--nnodes {options.nnodes} says how few hosts are enough: --min-nodes contradicts it"
+            f"--nnodes {options.nnodes} sets how few hosts are enough: --min-nodes contradicts it"
         )
     found = parse_count(most, "--nnodes"), parse_count(least, "--nnodes")
     if found[0] < found[1]:

@@ -1,4 +1,4 @@
-"""``dispatch [run]``: what it takes; each class is a section of its help. One list."""
+"""The options of ``dispatch [run]``; each class is a section of its help. One list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FilterOptions(Options, section="Hosts"):
-    """Which of the hosts."""
+    """The choice of hosts."""
 
     include: str | None = option(
         metavar="SPEC", help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2."
@@ -24,8 +24,8 @@ class FilterOptions(Options, section="Hosts"):
     )
     nnodes: str | None = option(
         metavar="N|MIN:MAX",
-        help="Use only the first N hosts. MIN:MAX, as for torchrun: the first MAX, or what there "
-        "is, and go on with MIN of them (--min-nodes).",
+        help="Use only the first N hosts. MIN:MAX, as for torchrun: the first MAX, or all if "
+        "fewer, and go on with MIN of them (--min-nodes).",
         usual="all",
     )
     spares: int | None = option(
@@ -36,15 +36,15 @@ class FilterOptions(Options, section="Hosts"):
 
 
 class ProgramOptions(Options, section="Program"):
-    """What the ranks run."""
+    """The ranks' program."""
 
     app: str | None = option(
         metavar="FILE",
         help="Take several programs from FILE, a line each, which run side by side in one world. "
-        "On the command line a lone : stands between them, as for mpirun: --np 1 a.py : --np 7 "
-        "b.py. Each may have --np, --nproc-per-node, -w, -H, -x, --env-file, --chdir, --python, -m "
-        "and --no-python of its own before it; what is for all stands before --app, or before one "
-        "more : in front. Behind -- a : is an argument.",
+        "On the command line put a lone : between them, as for mpirun: --np 1 a.py : --np 7 "
+        "b.py. Each may have its own --np, --nproc-per-node, -w, -H, -x, --env-file, --chdir, "
+        "--python, -m and --no-python before it; options for all go before --app, or before an "
+        "extra leading :. After -- a : is an argument.",
     )
     module: bool = option("-m", help="PROGRAM is a Python module, as with python -m.")
     no_python: bool = option(
@@ -66,22 +66,22 @@ class ProgramOptions(Options, section="Program"):
         metavar="[=DIR]",
         bare=".",
         help="Send this folder to the same path on every host before the start, or to DIR and run "
-        "there. Only what differs is sent; what .gitignore and .dispatchignore leave out is not, "
-        "and nothing is removed there.",
+        "there. Only differences are sent; files that .gitignore and .dispatchignore leave out are "
+        "not, and nothing is removed there.",
         usual="nothing is sent",
     )
     stdin: str = option(
         default="none",
         metavar="none|N|all",
-        help="Let nobody, rank N or all ranks read dispatch's standard input. With none, your "
-        "terminal keeps it, or the `while read` of a loop.",
+        help="Pass dispatch's standard input to no rank (none), rank N or all ranks. With none, "
+        "your terminal or shell loop keeps it.",
     )
     launcher: Literal[
         "dispatch", "torchrun", "accelerate", "deepspeed", "lightning", "llamafactory-cli"
     ] = option(
         default="dispatch",
         help="Start PROGRAM by a framework's launcher, once on each host. Its options for hosts, "
-        "ranks and rendezvous are filled in; others of its own stand before PROGRAM, behind --.",
+        "ranks and rendezvous are filled in; put its other options before PROGRAM, after --.",
     )
 
 
@@ -104,7 +104,7 @@ class RankOptions(Options, section="Ranks"):
         help="Fill one host after the other (slot), or place ranks round-robin over hosts (node). "
         "numa, socket, core, gpu: as slot, and deal the ranks of a host to these in turn; "
         "ppr:N:node, ppr:N:numa and so on: N ranks on each. They are bound there, unless --bind-to "
-        "says otherwise.",
+        "is set.",
     )
     rank_by: Literal["slot", "node"] | None = option(
         help="Number the ranks along the slots of a host (slot), or one a host in turn (node).",
@@ -115,13 +115,13 @@ class RankOptions(Options, section="Ranks"):
         default="auto",
         help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
         "ranks without a GPU to a NUMA node each in blocks; socket: to the socket around that; "
-        "core: to cores of its own, an equal share of these; none: to no CPUs; auto: as --map-by "
+        "core: to its own cores, an equal share of these; none: to no CPUs; auto: as --map-by "
         "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
         "that the login, batch system or container allows are used. -v shows the outcome.",
     )
     rankfile: str | None = option(
         metavar="FILE",
-        help="Place each rank as FILE says, in Open MPI's form. A line `rank 0=n1 slot=0:1-2` puts "
+        help="Place each rank by FILE, in Open MPI's form. A line `rank 0=n1 slot=0:1-2` puts "
         "rank 0 on host n1 (+n0 is the first of the hosts) and binds it to cores 1 and 2 of "
         "socket 0; slot=1-2 counts the host's cores, slot=p4-7 is its CPUs 4 to 7, and without "
         "slot= --bind-to decides.",
@@ -140,7 +140,7 @@ class RankOptions(Options, section="Ranks"):
 
 
 class EnvironmentOptions(Options, section="Environment"):
-    """What the ranks find in their environment."""
+    """The ranks' environment."""
 
     exports: tuple[str, ...] = option(
         "-x",
@@ -206,13 +206,13 @@ class MpiOptions(Options, section="MPI"):
 
 
 class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
-    """How hosts are reached; the short names mean something else in a run."""
+    """Connections to hosts; the short names mean something else in a run."""
 
     user: str | None = option(
-        metavar="NAME", help="Log in as NAME on hosts that come without a user name."
+        metavar="NAME", help="Log in as NAME on hosts that have no user name in the list."
     )
     ssh_port: int | None = option(
-        most=65535, metavar="PORT", help="Log in at this port on hosts that come without one."
+        most=65535, metavar="PORT", help="Log in at this port on hosts that have none in the list."
     )
     fanout: int | None = option(metavar="N", help="Connect to at most N hosts at once.", usual="64")
 
@@ -240,13 +240,13 @@ class AgentOptions(TreeOptions, section="Connections"):
 
 
 class PreflightOptions(Options, section="Checks before the start"):
-    """What is looked at first."""
+    """Checks before the start."""
 
     check: Literal["quick", "full", "none"] = option(
         default="quick",
-        help="Check the hosts before the ranks start. quick: what costs nothing (folder, program, "
-        "script and interface are there, hosts are distinct, host 0 can be reached); full: all "
-        "that dispatch check --full checks; none: nothing.",
+        help="Check the hosts before the ranks start. quick: checks that cost nothing (folder, "
+        "program, script and interface are there, hosts are distinct, host 0 can be reached); "
+        "full: all that dispatch check --full checks; none: nothing.",
     )
     allow_different_code: bool = option(
         help="Start although a script, or a Python package beside it, is not the same on all hosts."
@@ -260,7 +260,7 @@ class PreflightOptions(Options, section="Checks before the start"):
 
 
 class FailureOptions(Options, section="Failures"):
-    """When hosts are lost and ranks hang."""
+    """Limits for lost hosts and ranks that hang."""
 
     grace: float | None = option(
         metavar="SECONDS",
@@ -340,12 +340,12 @@ class RestartOptions(Options, section="Restarts"):
     )
     progress_line: str | None = option(
         metavar="REGEX",
-        help="Tell progress by a line that matches REGEX. After 3 attempts without one the run "
+        help="Measure progress by a line that matches REGEX. After 3 attempts without one the run "
         "ends.",
     )
     progress_file: str | None = option(
         metavar="PATH",
-        help="Tell progress by a file on host 0 that changes. After 3 attempts without a change "
+        help="Measure progress by a file on host 0 that changes. After 3 attempts without a change "
         "the run ends.",
     )
 
@@ -374,7 +374,7 @@ class RunOptions(
     """Start PROGRAM on many hosts over SSH, one process (a rank) per GPU or slot.
 
     Every line comes back with the number of its rank. The first rank that fails ends all the
-    others, on all hosts, and its exit code is that of dispatch.
+    others, on all hosts, and dispatch exits with its exit code.
     """
 
     examples = (

@@ -1,6 +1,7 @@
 """The sinks of a run, opened as its options say, and the ranks' labels: ``[3]``, ``[gpu01:3]``.
 
-docs/design/output.md has the rule of who may block the ranks: files and the only pipe lose no
+docs/design/output.md has the rule of which sinks may block the ranks: files and the only pipe lose
+no byte; a terminal, or a pipe beside files that has paused, never holds the ranks back.
 byte; a terminal, or a pipe beside files that has paused, never holds the ranks back.
 """
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class RankLocations(Protocol):
-    """Where ranks run: ``home`` is the host's number and the rank's own there.
+    """The places of ranks: ``home`` is the host's number and the rank's own number on it.
 
     program_of: the name of its program among several; "" where there is one.
     """
@@ -83,7 +84,7 @@ class RankLabels:
         return f"[{fold({runner.host_of(rank) for rank in ranks})}]"
 
     def hue(self, rank: int) -> int:
-        """What chooses the colour of a label: the host where labels name hosts, else the rank."""
+        """The number for a label's colour: the host's where labels name hosts, else the rank."""
         by_host = self._kind == "host" and rank < FIRST
         return self._runner().home(rank)[0] if by_host else rank
 
@@ -101,9 +102,9 @@ def open_screen(
     on_full: Callable[[], None] = lambda: None,
     files_keep_all: bool,
 ) -> tuple[Sink, Progress | None]:
-    """What shows the ranks' output, and what feeds the footer where there is one.
+    """The sink that shows the ranks' output, and the one that feeds the footer, if there is one.
 
-    The first's ``say`` is the run's word to the user. hosts: node -> name.
+    The first one's ``say`` shows notes to the user. hosts: node -> name.
     """
     view = view_of(output, labels)
     progress = None
@@ -136,7 +137,7 @@ def open_screen(
 def unhurried(
     screen: Sink, writer: Writer, fd: int, overflow: str, *, kept: bool, draws: bool = False
 ) -> Sink:
-    """``screen`` on a thread of its own where it must not be waited for.
+    """``screen``, on its own thread where the run must not wait for it.
 
     fd: where it writes. overflow: auto, drop or block. kept: files get every byte. draws: it
     wants a thread in any case, to draw in time.
@@ -154,7 +155,7 @@ def unhurried(
 
 
 def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
-    """How lines look, and which are shown, on the standard streams as they are."""
+    """The form of lines, and which are shown, on the standard streams as they are."""
     streams, after = terminals(), output.partial_after
     is_changed = output.label != "none" or output.timestamps or output.fold or output.grep
     return LineFormat(
@@ -173,12 +174,12 @@ def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
 
 
 def terminals() -> frozenset[int]:
-    """The standard streams that end in one."""
+    """The standard streams that are terminals."""
     return frozenset(stream for stream in (STDOUT, STDERR) if os.isatty(stream))
 
 
 class Labels(Protocol):
-    """What ranks are called on the screen, and what chooses a label's colour."""
+    """The labels of ranks on the screen, and the number for a label's colour."""
 
     def of(self, rank: int) -> str: ...
     def of_many(self, ranks: Sequence[int]) -> str: ...
@@ -195,7 +196,7 @@ def may_draw(environ: Mapping[str, str]) -> bool:
 
 
 def on_screen(lines: Sequence[str]) -> Sequence[str]:
-    """The ``lines`` of a verdict, fewer where standard error is a terminal that they do not fit."""
+    """The ``lines`` of a verdict, fewer if they do not fit the terminal of standard error."""
     from dispatcher.output.text.verdict_text import fitted
 
     with contextlib.suppress(OSError):
@@ -207,7 +208,7 @@ def on_screen(lines: Sequence[str]) -> Sequence[str]:
 def close_panel(
     lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
 ) -> None:
-    """Say how the run ended where a footer stood; a short run that went well says nothing."""
+    """Show how the run ended in place of the footer; nothing for a short run that went well."""
     from dispatcher.output.terminal.live_terminal import FIRST
 
     if not lines and seconds < FIRST:
@@ -222,14 +223,14 @@ def close_panel(
         lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
         columns=max(20, columns),
     )  # fmt: skip
-    with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
+    with contextlib.suppress(OSError):  # the terminal went away; the exit code is enough
         write_all(STDERR, b"".join(line + b"\n" for line in text))
 
 
 def footer_of(
     hosts: Sequence[str], picture: Callable[[], Picture], progress: Progress | None = None
 ) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
-    """What draws the footer of a run on ``hosts``; see ``Screen``."""
+    """The function that draws the footer of a run on ``hosts``; see ``Screen``."""
     made: list[Footer] = []
 
     def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
@@ -255,13 +256,13 @@ def _folding(output: OutputSettings) -> Callable[[int], Folding[int]]:
 
 
 def files_keep_all(output: OutputSettings, paths: RunPaths | None) -> bool:
-    """Whether every byte of the ranks will be found in a file."""
+    """Whether a file will hold every byte of the ranks."""
     bounded = output.log_overflow == "drop" or output.rotation.keep is not None
     return paths is not None and not bounded
 
 
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
-    """The fold behind the table of ``plan``; slow: see there."""
+    """The fold that the table of ``plan`` shows; slow: see there."""
     from dispatcher.output.monitor.live_table import Table
 
     nodes = (*plan.nodes, *plan.spares)
@@ -269,9 +270,9 @@ def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
 
 
 class Monitoring:
-    """Nothing, and nothing loaded, unless ``output`` wants something.
+    """The monitoring that ``output`` asks for; loads nothing unless it asks for some.
 
-    sinks: who is to be told of the run. tell: takes what they find out.
+    sinks: receive the run's events. tell: called with their findings.
     """
 
     def __init__(
@@ -305,11 +306,11 @@ class Monitoring:
             self.sinks.append(self._table)
 
     def slow(self) -> tuple[str, ...]:
-        """Ranks that are slower than the others, in words."""
+        """Ranks that are slower than the others, as text."""
         return () if self._steps is None else self._steps.words()
 
     def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
-        """What writes them down, if anything does. Raises: UsageError if that cannot be begun."""
+        """The sink that writes metrics, if any. Raises: UsageError if it cannot begin."""
         table, path = self._table, self._output.metrics
         if table is None or path is None:
             return []
@@ -321,7 +322,7 @@ class Monitoring:
             sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:
             raise FileUnusable(f"--metrics {path}: {reason(error)}") from None
-        return [BufferedSink(sink, "metrics")]  # a slow disk or caller holds nobody
+        return [BufferedSink(sink, "metrics")]  # a slow disk or caller does not delay the run
 
 
 class TraceFile:

@@ -1,6 +1,6 @@
-"""``--sync``: the working folder is sent to all hosts of a run before its ranks start.
+"""``--sync``: send the working folder to all hosts of a run before its ranks start.
 
-By the means of ``dispatch put``, over the run's own connections: files that differ by size or time
+Sent as with ``dispatch put``, over the run's own connections: files that differ by size or time
 are sent, and each gets its name when all of it has arrived. Nothing is removed on hosts.
 """
 
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from dispatcher.output.monitor.run_progress import Progress
     from dispatcher.plan.job.job_plan import NodePlan
 
-#: what ``--sync`` without a folder stands for: the path that the working folder has here
+#: the value of ``--sync`` without a folder: the path that the working folder has here
 SAME = "."
-#: seconds in which nothing goes to a host or comes from it, after which it is given up: what its
-#: list takes where disks are slow is less, and a disk that hangs says nothing ever
+#: seconds without any byte to or from a host after which it is given up: a slow disk lists its
+#: files in less, and a disk that hangs never answers
 MOST_STILL = 300
 
 
@@ -65,13 +65,13 @@ def dest_of(options: RunOptions) -> str | None:
 
 
 def working_folder(options: RunOptions) -> WorkingFolder | None:
-    """What is to be sent, listed, to be closed; None: nothing. Raises: UsageError."""
+    """The folder to send, listed; the caller closes it; None: there is none. Raises: UsageError."""
     dest = dest_of(options)
     return None if dest is None else WorkingFolder(cwd_of(None), dest)
 
 
 def describe(options: RunOptions, plan: JobPlan) -> str:
-    """What ``--dry-run`` says of it. Raises: UsageError."""
+    """The text of ``--dry-run`` about it. Raises: UsageError."""
     folder = working_folder(options)
     if folder is None:
         return "nothing"
@@ -79,7 +79,7 @@ def describe(options: RunOptions, plan: JobPlan) -> str:
         hosts = fold(node.host.name for node in _places(folder, plan))
         what = f"{plural(folder.files, 'file')} ({size(folder.size)}) of {folder.source}"
         to = f"to {folder.dest} on {hosts}"
-    return f"what differs of {what} {to}" if hosts else f"nothing: {folder.source} is here already"
+    return f"at most {what} {to}" if hosts else f"nothing: {folder.source} is here already"
 
 
 def send(
@@ -107,9 +107,9 @@ def send(
 
 
 class SendAgain:
-    """Sends the working folder, as it is by then, to the hosts of a run that goes on.
+    """Sends the working folder, in its present state, to the hosts of a run that goes on.
 
-    tell: lets the run know how it went. n_hosts: how many the run itself has.
+    tell: takes the result. n_hosts: how many the run itself has.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SendAgain:
         self._tell, self._n_hosts = tell, n_hosts
 
     def __call__(self) -> None:
-        """Begin; comes back at once."""
+        """Begin to send; returns at once."""
         threading.Thread(target=self._run, name="sync", daemon=True).start()
 
     def _run(self) -> None:
@@ -152,7 +152,7 @@ def _sent(
     progress: Progress | None = None,
     handled: Sequence[signal.Signals] = HANDLED,
 ) -> dict[int, Failure] | exec_events.Interrupted:
-    """Why hosts, by number, do not have what is in ``folder``. handled: see ``ExecRunner``."""
+    """Why hosts, by number, do not have the files of ``folder``. handled: see ``ExecRunner``."""
     places = _places(folder, plan)
     if not places:
         return {}
@@ -212,7 +212,7 @@ def _watch(
     """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``."""
     still: dict[int, tuple[int, int]] = {}  # host -> bytes, and seconds since there were so many
     n_told = 0
-    while not over.wait(1):  # seconds that were seen to pass: stopped, nobody moves
+    while not over.wait(1):  # counts seconds while we run: stopped, no byte moves
         for order in orders[n_told:]:
             tell(order)
             n_told += 1
@@ -224,7 +224,7 @@ def _watch(
 
 
 def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:
-    """The nodes of all hosts to send to: not of this one, where it is the very folder."""
+    """The nodes of all hosts to send to, without this one if its folder is the very same."""
     same = os.path.realpath(folder.dest) == os.path.realpath(folder.source)
     every = (*plan.nodes, *plan.spares)
     return [node for node in every if not (same and node.host.name in LOCAL_NAMES)]

@@ -1,4 +1,4 @@
 """Commands that touch no host: hosts, fold, import, config, report, completion, explain.
 
-Never here: what needs a connection.
+Never here: a command that needs a connection.
 """

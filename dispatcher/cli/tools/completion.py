@@ -33,8 +33,8 @@ from dispatcher.cli.options.declaration import Options, argument
 from dispatcher.cli.options.spelling import filled
 from dispatcher.model.paths import regular
 
-#: signs that a shell would not take for themselves: a name with one, which a folder's file may
-#: have, is not offered
+#: signs that a shell would interpret: a name with one, which a folder's file may have, is not
+#: offered
 _LIVE = re.compile(r"[\s;&|<>()$`\\\"'#!*?~]")
 #: marks the end of the typed text
 _CURSOR = "\0"
@@ -62,7 +62,7 @@ class _Shell(ShellComplete):
         return ["dsx", *words] if os.path.basename(program) == "dsx" else words, typed
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """The words that are possible behind ``args``."""
+        """The words that are possible after ``args``."""
         if args[:1] == ["help"]:
             return _begun(_commands(), incomplete) if len(args) == 1 else []
         if not args and not incomplete.startswith("-"):
@@ -100,7 +100,7 @@ complete -o nosort -F _dispatch_completion dispatch dsx
 """
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """Less the part of the word that bash leaves as it is: ``--map-by=`` of ``--map-by=no``."""
+        """All, less the part of the word that bash keeps: ``--map-by=`` of ``--map-by=no``."""
         found = super().get_completions(args, incomplete)
         part = "".join(split_arg_string(os.environ.get("_DISPATCH_WORD", incomplete)))
         left = len(incomplete) - len(part) if incomplete.endswith(part) else 0
@@ -136,19 +136,19 @@ def answer(instruction: str) -> int:
     asks = what == "complete" and {"COMP_WORDS", "_DISPATCH_LINE"} & os.environ.keys()
     if shell not in SHELLS or not (asks or what == "source"):
         return 1
-    with contextlib.redirect_stderr(io.StringIO()):  # a note would stand in the user's line
+    with contextlib.redirect_stderr(io.StringIO()):  # a note would appear in the user's line
         text = f"{asked_by(shell).complete()}\n" if asks else script(shell)
     sys.stdout.write(text)
     return 0
 
 
 def script(shell: str) -> str:
-    """What ``shell`` loads."""
+    """The script that ``shell`` loads."""
     return asked_by(shell).source()
 
 
 class CompletionOptions(Options):
-    """Print what a shell has to load so that the Tab key completes dispatch's words.
+    """Print a script to load in a shell, so that the Tab key completes dispatch's words.
 
     Commands, options and their values are completed, and names of hosts, groups, jobs and files.
     For zsh, ~/.zfunc has to be in fpath: fpath+=~/.zfunc before compinit in ~/.zshrc.
@@ -176,7 +176,7 @@ HOSTS = {
 }  # fmt: skip
 #: launchers that ``dispatch import`` knows
 _LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "torchrun")
-#: words of a metavar that are typed as they stand
+#: words of a metavar that are typed unchanged
 _LITERAL = re.compile(r"(?<![^|])[a-z][a-z0-9]*(?![^|])")
 
 
@@ -207,7 +207,7 @@ def words_for(
 
 
 def _hosts(context: click.Context, typed: str, between: str) -> list[CompletionItem]:
-    """Hosts and groups that begin with the text behind the last of ``between``."""
+    """Hosts and groups that begin with the text after the last of ``between``."""
     end = max(typed.rfind(sign) for sign in between) + 1
     before, last = typed[:end], typed[end:]
     if last.startswith("@"):
@@ -248,7 +248,7 @@ def _jobs() -> list[CompletionItem]:
     ]
 
 
-#: the argument of some commands -> what may stand for it
+#: the argument of some commands -> the words that it may have
 _ARGUMENTS: dict[str, Callable[[], list[CompletionItem]]] = {
     "job": _jobs,
     "run_id": lambda: [CompletionItem(run_id, help=text) for run_id, text in jobs()],

@@ -1,4 +1,4 @@
-"""``dispatch config``: which options have their values from where; runs nothing."""
+"""``dispatch config``: the values of options and their origins; runs nothing."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class ConfigOptions(Options):
       log-dir = "/data/logs"
 
     The command line wins, then variables DISPATCH_*, then profiles, then the other tables. Hosts on
-    the command line are the only ones; what a file excludes stays out. ./dispatch.toml may not say
-    what is run, whom to trust, or where to write.
+    the command line are the only ones; hosts that a file excludes stay out. ./dispatch.toml may not
+    choose what runs, whom to trust, or where to write.
     """
 
     examples = (
-        ("dispatch config", "what the files say to dispatch run"),
-        ("dispatch config exec --all", "of dispatch exec, and what is built in"),
+        ("dispatch config", "the files' defaults for dispatch run"),
+        ("dispatch config exec --all", "for dispatch exec, with built-in defaults"),
         ("dispatch config --profile night", "with the defaults of a profile"),
     )
     epilog = "Exit code: 0; 2 if a file is wrong, or the command line."
@@ -57,7 +57,7 @@ class ConfigOptions(Options):
         envvar="DISPATCH_PROFILE",
         help="Take the defaults of this name in dispatch.toml.",
     )
-    everything: bool = option("-a", "--all", help="Show what has its built-in default, too.")
+    everything: bool = option("-a", "--all", help="Show built-in defaults, too.")
     as_json: bool = json_option("the list")
 
 
@@ -92,12 +92,12 @@ def config(options: ConfigOptions) -> int:
         tell(listed)
         return 0
     rows = [(name, _value(value), origin) for name, value, origin in found_all]
-    print_lines(columns(rows) if rows else [f"no file says anything of {options.name}"])
+    print_lines(columns(rows) if rows else [f"no dispatch.toml sets defaults for {options.name}"])
     return 0
 
 
 def _open(value: Any) -> Any:
-    """A value, but what looks like a secret is hidden."""
+    """The value, with texts that look like a secret hidden."""
     if isinstance(value, (list, tuple)):
         return [_open(one) for one in value]
     if isinstance(value, str):
@@ -107,5 +107,5 @@ def _open(value: Any) -> Any:
 
 
 def _value(value: Any) -> str:
-    """The same for eyes."""
+    """The value as text, with secrets hidden."""
     return "none" if value is None else json.dumps(_open(value))

@@ -1,4 +1,4 @@
-"""``dispatch explain``: what a message of dispatch means, and what to do."""
+"""``dispatch explain``: explain a message of dispatch and what to do about it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _IN_BRACKETS = re.compile(r"\[([\w-]+)\]")
 
 
 class ExplainOptions(Options):
-    """Explain a message of dispatch: why it comes, and what to do.
+    """Explain a message of dispatch and what to do about it.
 
-    CODE stands in brackets behind the message, and as message_code in JSON. The whole message, in
-    quotes, will do as well, and so will the words for a host that could not be used. Without CODE
-    all messages are listed.
+    CODE is in brackets at the end of the message, and message_code in JSON. You may also give the
+    whole message, in quotes, or the words for a host that could not be used. Without CODE all
+    messages are listed.
     """
 
     examples = (
-        ("dispatch explain rank-failed", "why it comes, what to do"),
-        ("dispatch explain host key unknown", "the words will do"),
+        ("dispatch explain rank-failed", "its cause, and what to do about it"),
+        ("dispatch explain host key unknown", "by the words of a failure"),
         ("dispatch explain", "all messages"),
     )
 
@@ -37,7 +37,7 @@ class ExplainOptions(Options):
 
 
 def explain(options: ExplainOptions) -> int:
-    """Print it; the exit code. Raises: UnknownCode."""
+    """Print the explanation; the exit code. Raises: UnknownCode."""
     if not options.words:
         if options.as_json:
             tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
@@ -60,7 +60,7 @@ def explain(options: ExplainOptions) -> int:
 
 
 def lines(message: Message, columns: int) -> list[str]:
-    """``message`` as a terminal of so many columns shows it; indented paragraphs as they are."""
+    """``message`` for a terminal of ``columns``; indented paragraphs are kept unchanged."""
     wide = max(40, min(columns, 80))
     found = [f"{message.code}: {message.what}", "", *textwrap.wrap(message.why, wide), ""]
     for paragraph in message.do.split("\n\n"):

@@ -1,6 +1,6 @@
 """``dispatch fold``: equal lines of a labelled stream once, as dshbak and clubak do, streaming.
 
-Reads what launchers and parallel shells print, ``n1: line`` or ``[3] line``, from
+Reads the output of launchers and parallel shells, ``n1: line`` or ``[3] line``, from
 standard input. It needs no host and no plan.
 """
 
@@ -25,11 +25,11 @@ from dispatcher.output.text.fold import WINDOW, Folding, gather
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_text
 
-#: how the label stands before a line: [3], [gpu01:3]!, or n1:, behind a time of ``--timestamps``
+#: the label before a line: [3], [gpu01:3]!, or n1:, after a time of ``--timestamps``
 _LABEL = re.compile(
     rb"(?:\d\d:\d\d:\d\d\.\d{3} )?(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))"
 )
-#: more speakers than any stream has: a line waits its full time, for nobody knows who will come
+#: more speakers than any stream has: a line waits its full time, since more may come
 _ANYBODY = 1 << 40
 _RULE = b"-" * 15
 
@@ -37,7 +37,7 @@ _RULE = b"-" * 15
 class FoldOptions(Options):
     """Show equal lines of labelled output once, with all the labels that have them.
 
-    It reads standard input: what dispatch, pdsh, clush or another launcher prints, with a label
+    It reads standard input: the output of dispatch, pdsh, clush or another launcher, with a label
     such as n1: or [3] before each line. Times of --timestamps before the labels are left out.
     """
 
@@ -79,7 +79,7 @@ class Labels:
         return label, 2 if match[2] else 1, line[match.end() :]
 
     def on(self, labels: Sequence[str], kind: int) -> bytes:
-        """What stands before a line that ``labels`` have written."""
+        """The label before a line that ``labels`` have written."""
         text = sanitize_text(named(labels))
         if not text:
             return b""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class HostsOptions(WhereOptions, section="Output"):
-    """Print the hosts that LISTs, -H and -w name, each once, in the order in which you wrote them.
+    """Print the hosts of LISTs, -H and -w, each once, in the order in which you wrote them.
 
     Lists may hold ranges n[01-16/2] and @groups. From left to right, a comma adds hosts, ! takes
     them away, & keeps those that are in both, and ^ those that are in one alone.
@@ -46,7 +46,7 @@ class HostsOptions(WhereOptions, section="Output"):
 
 
 def hosts(options: HostsOptions) -> int:
-    """Print the hosts that are meant; the exit code. Raises: UsageError, PlanError."""
+    """Print the chosen hosts; the exit code. Raises: UsageError, PlanError."""
     from dispatcher.model import hostset
     from dispatcher.model.errors import ConflictingOptions, NoHosts, UsageError
     from dispatcher.model.names import BadName

@@ -13,10 +13,10 @@ from dispatcher.plan.compat import is_known, translate
 
 
 class ImportOptions(Options):
-    """Print the dispatch command that does what another launcher's command does.
+    """Print the dispatch command that does the same as another launcher's command.
 
-    Nothing is run. The command goes to standard output, and what became of each option to standard
-    error. The command may be quoted as one word.
+    Nothing is run. The command goes to standard output, and the translation of each option to
+    standard error. The command may be quoted as one word.
     """
 
     examples = (
@@ -64,7 +64,7 @@ def _words(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _refuse_shell(text: str) -> None:
-    """Raises: UsageError for text that only a shell can read."""
+    """Raises: UsageError if only a shell can read ``text``."""
     for piece in _PIECES.finditer(text):
         quote = piece[0][0]
         filled = _FILLED.search(piece[0]) if quote not in "\\'" else None
@@ -73,7 +73,7 @@ def _refuse_shell(text: str) -> None:
             head = text[: piece.start() + ends.start()].strip()
             name = ends[0].strip() or "a second line"
             raise CannotTranslate(
-                f"{name}: that is for the shell, not for the launcher",
+                f"{name}: is for the shell, not for the launcher",
                 hint=f"dispatch import -- {shlex.quote(head)}" if _is_launcher(head) else None,
             )
         if filled:

@@ -38,13 +38,13 @@ MOST_PLAN, MOST_TAIL, MOST_LINES = 1 << 26, 16 << 10, 40
 
 class ReportOptions(Options):
     """Draw a run as one HTML page that can be sent to others: its verdict, the hosts and attempts
-    over time, what its ranks used (with --sample), who was unlike the others, its command.
+    over time, the resources of its ranks (with --sample), its outliers, its command.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
     the folder of such a run. If only one job is there you need not name it.
 
-    Nothing is loaded by the page, and nothing runs in it. Values of variables and of arguments
-    whose names speak of a secret are hidden; what ranks have written is not.
+    The page loads nothing and runs nothing. Values of variables and of arguments whose names
+    suggest a secret are hidden; the ranks' output is not.
     """
 
     examples = (
@@ -54,7 +54,7 @@ class ReportOptions(Options):
     )
     epilog = (
         "Exit code: 0; 2 if there is no such run, or the command line is wrong; 125 if the files "
-        "of a job are gone, or no use."
+        "of a job are gone, or cannot be used."
     )
 
     job: str | None = argument(metavar="JOB|FOLDER")
@@ -82,7 +82,7 @@ def report(options: ReportOptions) -> int:
         if options.output is None:
             return 0
     if options.output == "-":
-        sys.stdout.buffer.write(page.encode())  # as it says of itself, in any locale
+        sys.stdout.buffer.write(page.encode())  # in the encoding that it declares, in any locale
         return 0
     path = options.output or "report.html"
     if options.output is None and is_ours(paths.folder):
@@ -93,7 +93,7 @@ def report(options: ReportOptions) -> int:
 
 
 def _run_of(found: str | None) -> tuple[RunPaths, str]:
-    """The files of a run, and what it is doing, for one without an end. Raises: UsageError."""
+    """The files of a run, and its state, for one without an end. Raises: UsageError."""
     if found is not None and (os.path.exists(found) or "/" in found or "." in found):
         folder = Path(found).resolve()
         paths = RunPaths(folder.parent if folder.suffix == ".jsonl" else folder)
@@ -117,7 +117,7 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
 
 
 def _drawn(paths: RunPaths, state: str) -> tuple[History, str]:
-    """What took time in a run, and its page. state: of one without an end."""
+    """The timeline of a run, and its page. state: of one without an end."""
     history, report = History(), Fold(paths.folder)
     notes: list[tuple[float, str]] = []
     told: Notes | None = None
@@ -192,7 +192,7 @@ def _tail(path: Path) -> list[str]:
 
 
 def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
-    """The command and what else was set, as plan.json has them, secrets hidden once more."""
+    """The command and other settings, from plan.json, secrets hidden again."""
     try:
         with open(beside(paths.plan), "rb") as file:
             plan = json.loads(file.read(MOST_PLAN))
@@ -220,6 +220,6 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
 
 
 def _others(found: Any, usual: Limits | Restarts, before: str) -> dict[str, Any]:
-    """Of the fields that ``found`` has, those that are not as ``usual``."""
+    """The fields of ``found`` that differ from ``usual``."""
     known = written(usual)
     return {f"{before}{n}": v for n, v in dict(found or {}).items() if known.get(n) != v}

@@ -120,11 +120,11 @@ def test_what_is_there_already_is_not_sent(folder: Path, capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["put", "-w", "localhost", "a"], 2, "put: needs what to send, and where to put it"),
+        (["put", "-w", "localhost", "a"], 2, "put: needs a source, and a destination"),
         (["put", "-w", "localhost", "a", ""], 2, "put: an empty destination"),
         (["put", "-w", "localhost", "a", "x\0y"], 2, "put: an empty destination"),
         (["put", "-w", "localhost", "none", "to/"], 2, ""),
-        (["put", "-w", "localhost", "a", "~$x/"], 2, "~$x/: what follows ~ is no user's name"),
+        (["put", "-w", "localhost", "a", "~$x/"], 2, "~$x/: no valid user name after ~"),
         (["put", "-w", "localhost", "a", "/{what}/"], 2, ""),
         (["put", "-w", "localhost,127.0.0.1", "--fanout-tree", "a", "to/"], 2, "--fanout-tree: "),
         (["put", "-w", "localhost", "a", "/proc/none/"], 1, ""),
@@ -177,7 +177,7 @@ def test_what_is_ignored_or_odd_stays_here(folder: Path, capfd: pytest.CaptureFi
     assert (folder / "to" / "a").stat().st_mode & 0o7777 == 0o640
     assert (folder / "to" / "sub").stat().st_mode & 0o7777 == 0o750
     out, err = capfd.readouterr()
-    said = "3 entries are not sent: pipe, queue and others are no files, folders or links"
+    said = "3 entries are not sent: pipe, queue and others are not files, folders or links"
     assert f"note: {said}\n" in err
     told = promises.told(out)
     assert told["left_out"] == [f"'{name}': not a file, folder or link" for name in

@@ -42,7 +42,7 @@ def _here(nothing_around: Path) -> None:
         (["-o", "x", "-e", "./x"], "-o and -e: both name the same folder"),
         (["--events", "no/file"], "--events no/file: no such file or directory"),
         (["-I", "-n"], "-I and -n exclude each other"),
-        (["-I", "--pty"], "-I and --pty: a terminal is no pipe"),
+        (["-I", "--pty"], "-I and --pty exclude each other: a terminal"),
         (["--fanout-tree", "--pty"], "--fanout-tree and --pty exclude each other"),
         (["--plain", "--pty"], "--plain and --pty exclude each other"),
         (["--plain", "--sudo"], "--plain and --sudo exclude each other"),

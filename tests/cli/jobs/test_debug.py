@@ -85,7 +85,7 @@ def test_who_is_given_the_terminal(
     options = DebugOptions(job=None, rank="3", dry_run=False)
     if given is None:
         many = len(claims) > 1
-        with pytest.raises(NoSuchJob, match=r"n\[1-2\] all say" if many else "no host has"):
+        with pytest.raises(NoSuchJob, match=r"n\[1-2\] all report" if many else "no host has"):
             debug(options)
     else:
         assert debug(options) == 0

@@ -45,9 +45,9 @@ def test_what_is_ordered(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["latest", "a.py"], 2, "error: a.py: what the ranks are to run stands behind --"),
+        (["latest", "a.py"], 2, "error: a.py: put the new command after --"),
         (["latest", "a.py", "a b"], 2, "  hint: dispatch restart latest -- a.py 'a b'\n"),
-        (["latest", "--"], 2, "error: nothing stands behind --"),
+        (["latest", "--"], 2, "error: no command after --"),
         (["-x", "RANK=3"], 2, "error: -x: RANK is set by dispatch"),
         (["-x", "A=" + "x" * 80_000], 2, "error: more than 64 KiB of arguments and variables"),
         (["nobody"], 2, "error: this machine has no record of job 'nobody'"),

@@ -117,7 +117,7 @@ class TestSweep:
             lines += ["n1: killed 1 process: python 1", "n2: killed 1 process: sh 1"]
             assert looks.calls[1:] == [(["n1", "n2"], [ENDED], True)]
         assert out.splitlines() == lines
-        assert err == ("" if words else "note: --kill kills what is left over\n")
+        assert err == ("" if words else "note: --kill kills and removes the leftovers\n")
         assert len(looks.calls) == 1 + len(words)
 
     def test_what_died_is_left_over_and_only_its_hosts_are_asked_again(

@@ -84,7 +84,7 @@ def test_a_file_that_others_could_write(
     path.write_text("x")
     path.chmod(mode)
     assert config_file.read(str(path), must_be=must_be) is None
-    why = "somebody else could have written it: chmod go-w"
+    why = "another user could have written it: chmod go-w"
     assert capsys.readouterr().err == f"note: {path} is not read: {why}\n"
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_file_is_not_waited_for(
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o600)
     assert config_file.read(str(path)) is None
-    assert capsys.readouterr().err == f"note: {path} is not read: it is no file\n"
+    assert capsys.readouterr().err == f"note: {path} is not read: it is not a file\n"
     assert config_file.read("/dev/null", must_be=False) is None
     writer = threading.Thread(target=lambda: path.write_text("text"), daemon=True)
     kept = os.open(path, os.O_RDWR)  # a writer there is from the start
@@ -161,8 +161,11 @@ def test_a_file_that_cannot_be_read(
     ("text", "said"),
     [
         ("[run]\ngrace = 1", ""),
-        ("[run]\nrsh = 'x'", "f:2: rsh: a folder's file may not say what is run"),
-        ("[run]\ntransport = 'ssh'", "f:2: transport: a folder's file may not say whom to trust"),
+        ("[run]\nrsh = 'x'", "f:2: rsh: a folder's file may not choose what runs"),
+        (
+            "[run]\ntransport = 'ssh'",
+            "f:2: transport: a folder's file may not choose which hosts to trust",
+        ),
         ("[run]\nexport = ['UCX_TLS=rc', 'NCCL_DEBUG=INFO']", ""),
         ("[run]\nexport = 'LD_PRELOAD=x'", "f:2: export: LD_PRELOAD"),
         ("[run]\nexport = ['UCX_TLS=rc', 'PATH']", "f:2: export: PATH"),
@@ -218,7 +221,7 @@ LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"
         (LOADS, None, ""),
         (HOSTS, Setting("hosts", "o", "hostfile", loose=True), ""),
         (PYTHON, Setting("hosts", "o", "hostfile", loose=True),
-         "f:2: python: a folder's file may not say what is run"),
+         "f:2: python: a folder's file may not choose what runs"),
         (LOADS, Setting("hosts", "o", "hostfile", loose=True), "f:3: env: LD_PRELOAD"),
         (PYTHON, Setting("/hosts", "o", "hostfile"), ""),
         (PYTHON, Setting("none", "o", "hostfile"), ""),

@@ -97,7 +97,7 @@ def test_a_launcher_that_said_nothing(
 ) -> None:
     RunPaths(tmp_path).launcher.write_text("")
     assert told({"ended": 4}) == 4
-    assert "job run-1 ended before it was seen to run, code 4" in capsys.readouterr().err
+    assert "job run-1 ended during startup, exit code 4" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("secret", ["abc", None])

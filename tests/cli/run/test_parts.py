@@ -129,9 +129,9 @@ def test_hosts_are_read_from_standard_input_once(
 @cases(
     ("words", "why", "hint"),
     [
-        ((*RUN, "1", "a", ":"), "':': no program stands behind it", "dispatch -H hostfile --np 1"),
-        ((*RUN, "1", "a", ":", "-n", "1", ":", "b"), "no program stands before it", None),
-        ((*RUN, "1", "a", ":", "-n", "1", "--fold", "b"), "--fold: for the whole job", "--fold"),
+        ((*RUN, "1", "a", ":"), "':': no program after it", "dispatch -H hostfile --np 1"),
+        ((*RUN, "1", "a", ":", "-n", "1", ":", "b"), "no program before it", None),
+        ((*RUN, "1", "a", ":", "-n", "1", "--fold", "b"), "--fold: applies to the whole", "--fold"),
         ((*RUN, "1", "a", ":", "-n", "1", "--ppn", "b"), "--ppn: not an option of one", "--np"),
         ((*RUN, "1", "a", ":", "-n", "0", "b"), "--np: 0 is not between", None),
         ((*RUN, "1", "a", ":", "-n", "1", "/bin/sh"), "/bin/sh': a program, not a Python script",
@@ -142,7 +142,7 @@ def test_hosts_are_read_from_standard_input_once(
          "one program of several takes a number", None),
         (("--launcher=torchrun", "-n", "1", "a.py", ":", "-n", "1", "b.py"),
          "starts one program", None),
-        (("--app", "no-such", "x"), "the programs stand in it, and x here", None),
+        (("--app", "no-such", "x"), "lists the programs; remove x", None),
         (("--app", "no-such"), "--app no-such: no such file", None),
     ],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_file_of_programs(parsed: Parsed, tmp_path: Path) -> None:
         ("", "--app app: no program in it"),
         ("# nothing\n", "no program in it"),
         ("-n 1 a\n-n 1 'b\n", "--app app:2: no closing quotation"),
-        ("-n 1 a\n\n--fold b\n", "--app app:3: --fold: for the whole job"),
+        ("-n 1 a\n\n--fold b\n", "--app app:3: --fold: applies to the whole job"),
     ],
 )
 def test_a_file_that_is_wrong(parsed: Parsed, tmp_path: Path, text: str, why: str) -> None:

@@ -114,8 +114,8 @@ def test_limits(parsed: Parsed, words: list[str], limits: Limits) -> None:
 @cases(
     ("words", "said"),
     [
-        (["--signal", "USR1"], "--signal says what comes before the time limit, and there is none"),
-        (["--time-limit", "60", "--signal", "USR1"], "--signal: 60 s before the end of 60 s is no"),
+        (["--signal", "USR1"], "--signal needs --time-limit"),
+        (["--time-limit", "60", "--signal", "USR1"], "--signal: 60 s must be more than 0 and"),
         (["--time-limit", "60", "--signal", "9"], "--signal: not a signal that a program can"),
         (["--time-limit", "1:2:3:4"], "--time-limit: not a time: '1:2:3:4'"),
         (["--stop-signal", "NONE"], "--stop-signal: not a signal that a program can handle"),
@@ -133,7 +133,7 @@ def test_what_is_no_end_of_time(parsed: Parsed, words: list[str], said: str) -> 
         (["--nnodes", "x"], "--nnodes: not a whole number: 'x'"),
         (["--nnodes", "2:"], "--nnodes: not a whole number: ''"),
         (["--nnodes", "4:2"], "--nnodes 4:2: MIN is more than MAX"),
-        (["--nnodes", "2:4", "--min-nodes", "3"], "--nnodes 2:4 says how few hosts are enough"),
+        (["--nnodes", "2:4", "--min-nodes", "3"], "--nnodes 2:4 sets how few hosts are enough"),
     ],
 )
 def test_what_is_no_number_of_hosts(parsed: Parsed, words: list[str], said: str) -> None:

@@ -86,8 +86,8 @@ def test_a_file_of_the_folder_names_no_folder_to_write_to(value: object, refused
 @cases(
     ("given", "said"),
     [
-        (".", "what differs of 1 file (8 B) of {here} to {here} on n[1-2]"),
-        ("/opt", "what differs of 1 file (8 B) of {here} to /opt on localhost,n[1-2]"),
+        (".", "at most 1 file (8 B) of {here} to {here} on n[1-2]"),
+        ("/opt", "at most 1 file (8 B) of {here} to /opt on localhost,n[1-2]"),
     ],
 )
 def test_what_a_dry_run_says(parsed: Parsed, given: str, said: str) -> None:

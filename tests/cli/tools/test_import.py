@@ -65,7 +65,7 @@ def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str])
 
 
 _FILLED = "a shell fills that in, and none does in a command that is quoted"
-_ENDS = "that is for the shell, not for the launcher"
+_ENDS = "is for the shell, not for the launcher"
 
 
 @cases(

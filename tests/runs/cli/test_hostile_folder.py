@@ -184,15 +184,13 @@ def test_deepspeeds_file_that_others_could_write(
     words = ["-H", "localhost", "--no-python", "/bin/sh", "-c", "echo o$OWN"]
     done = dispatch(*words)
     assert done.stdout == "[0] o\n"
-    assert ".deepspeed_env is not read: somebody else could have written it: chmod" in done.stderr
+    assert ".deepspeed_env is not read: another user could have written it: chmod" in done.stderr
     if os.getuid() == 0:
         path.chmod(0o644)
         os.chown(path, 65534, 65534)
         done = dispatch(*words)
         assert done.stdout == "[0] o\n"
-        assert (
-            "is not read: somebody else could have written it: it is of user 65534" in done.stderr
-        )
+        assert "is not read: another user could have written it: it is of user 65534" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["dispatch.toml", ".deepspeed_env"])
@@ -200,7 +198,7 @@ def test_what_is_no_file_is_not_waited_for(clone: Path, name: str) -> None:
     os.mkfifo(clone / name)
     done = dispatch("-H", "localhost", "--no-python", "/bin/echo", "in")
     assert done.stdout == "[0] in\n"
-    assert f"note: {name} is not read: it is no file" in done.stderr
+    assert f"note: {name} is not read: it is not a file" in done.stderr
 
 
 def test_ones_own_file(

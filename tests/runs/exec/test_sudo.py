@@ -252,7 +252,7 @@ def test_nobody_to_ask(sudo: Sudo) -> None:
     [
         (("--ask-sudo-password", "true"), "--ask-sudo-password needs --sudo"),
         (("--sudo=a b", "true"), "no place in a user name"),
-        (("-I", "--pty", "true"), "a terminal is no pipe"),
+        (("-I", "--pty", "true"), "a terminal changes bytes"),
     ],
 )
 def test_usage(words: tuple[str, ...], said: str) -> None:

@@ -113,7 +113,7 @@ def victim() -> Iterator[Victim]:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         for name in ("dispatch.toml", ".deepspeed_env"):
-            assert f"note: {name} is not read: somebody else could have written it" in done.stderr
+            assert f"note: {name} is not read: another user could have written it" in done.stderr
         wait_for((folder / "up").exists, 60)
         where = ("-w", "localhost", "--output-dir", f"{folder}/out", "--failed-to")
         done = dispatch("exec", *where, f"{folder}/failed", "--", "echo", SECRET)
