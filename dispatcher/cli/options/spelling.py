@@ -17,8 +17,6 @@ import click
 
 #: mpirun's name for ``--np``, which many users type: else it would be ``-n`` with the value ``p``
 _MPIRUNS = "-np"
-#: options that have ``dsx`` copy: its options may come after the files, as with clush
-_COPIES = re.compile("--r?copy|-[a-zA-Z]*c")
 
 
 #: name of an option in pdsh, clush and mpirun -> its name here
@@ -38,10 +36,13 @@ def respelled(
     command: click.Command, words: Sequence[str], shown_name: str = "dispatch"
 ) -> list[str]:
     """``words`` with the names of our options as click knows them. Raises: click.NoSuchOption."""
-    if command.name == "dsx" and any(
-        _COPIES.fullmatch(words[at]) for at, _ in own_options(command, words, bare_of(command))
-    ):
-        command.context_settings["allow_interspersed_args"] = True
+    if command.name == "dsx":  # options may stand behind the files of a copy, as with clush
+        names = (name for one in _options(command) if one.is_flag for name in one.opts)
+        flags = "".join(name[1] for name in names if len(name) == 2)
+        copies = re.compile(f"--r?copy|-[{flags}]*c.*")
+        own = own_options(command, words, bare_of(command))
+        if any(copies.fullmatch(words[at]) for at, _ in own):
+            command.context_settings["allow_interspersed_args"] = True
     found = list(words)
     has_np = any("--np" in option.opts for option in _options(command))
     for at, _ in own_options(command, words, bare_of(command)):

@@ -66,6 +66,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
         ((*N.split(), "-S", "--quiet", "false"), ("exec", *N.split(), "-S", "-q", "false")),
         ((*N.split(), "-S", "-q", "false"), ("exec", *N.split(), "-S", "--dry-run", "false")),
         (("-c", "a", *N.split(), "--dest", "/d/"), ("put", *N.split(), "a", "/d/")),
+        (("-bLc", "a", *N.split()), ("put", *N.split(), "a", "{cwd}/")),
+        (("-wsrc", "ls", "-l", "-S"), ("exec", "-w", "src", "ls", "-l", "-S")),
         (("--rcopy", "/a", "--dest=d", *N.split()), ("get", *N.split(), "/a", "d")),
         ((*N.split(), "--copy", "a", "b", "--dest", "/etc/"),
          ("put", *N.split(), "a", "b", "/etc/")),
