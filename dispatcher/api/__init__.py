@@ -1,4 +1,4 @@
-"""The Python API: what ``import dispatcher`` offers, and one run from plan to report.
+"""The Python API, as ``import dispatcher`` offers it: one run from plan to report.
 
-The command line is built on it. Never here: options, the terminal, words for people.
+The command line is built on it. Never here: options, the terminal, texts for people.
 """

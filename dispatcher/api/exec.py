@@ -1,4 +1,4 @@
-"""``exec``: one command once on every host, each for itself, and its answers.
+"""``exec``: run one command once on every host, and return the hosts' answers.
 
 As with ``dispatch exec``, hosts need no Python, and the commands end when this process does.
 """
@@ -24,10 +24,10 @@ from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
 
 @dataclass(frozen=True)
 class Answer:
-    """One host's: ``code`` is its command's exit code, None if it did not exit by itself.
+    """One host's answer; code: its command's exit code, None if it did not exit by itself.
 
-    words: what became of it. stdout, stderr: the first 4 MiB; dropped: bytes beyond.
-    seconds: from the command's start to this host's end.
+    words: its outcome as text. stdout, stderr: the first 4 MiB; dropped: bytes beyond.
+    seconds: from the start of the whole command to this host's end.
     """
 
     host: str
@@ -41,14 +41,15 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Its standard output as text; what is not UTF-8 in it is replaced."""
+        """Its standard output as text; bytes that are not UTF-8 are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)
 class Answers:
-    """One answer a host, in the hosts' order; exit_code and verdict as ``dispatch exec`` has
-    them, largest_code as with ``-S``.
+    """One answer a host, in the hosts' order.
+
+    exit_code, verdict: as ``dispatch exec`` has them; largest_code: as with ``-S``.
     """
 
     hosts: tuple[Answer, ...]
@@ -58,7 +59,7 @@ class Answers:
 
     @property
     def ok(self) -> bool:
-        """Whether the command exited with 0 everywhere."""
+        """Whether the command exited with 0 on every host."""
         return all(answer.ok for answer in self.hosts)
 
 
@@ -75,9 +76,9 @@ def exec(
     ways: transports.Ways | None = None,
     ask: transports.Ask = transports.nobody,
 ) -> Answers:
-    """What ``argv`` answered on each of ``hosts``. Ctrl-C ends it everywhere and is raised.
+    """Run ``argv`` on each of ``hosts``. Ctrl-C ends it on all hosts and is raised.
 
-    ways: how hosts are reached. ask: asks for a passphrase; by default nobody is asked.
+    ways: how hosts are reached. ask: asks for a passphrase; by default none is asked for.
     Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
     check_words(argv)

@@ -1,8 +1,8 @@
 """Find the processes and folders that runs have left on hosts: on request, and at a run's end.
 
 If agent and guardian are killed at once, the agent's folder stays, and so does a child in another
-session. Then the launcher looks at the host over a new connection; the core says when
-(``last_look``). If the launcher is killed in the same moment, ``dispatch sweep`` finds them.
+session. Then the launcher checks the host over a new connection, at the end or when the core orders
+it (``CheckOrphans``). If the launcher is killed at that moment, ``dispatch sweep`` finds them.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from dispatcher.bootstrap import shell
     from dispatcher.plan.exec_plan import ExecLimits
 
-#: seconds a look may take at a host: one that does not even say who it is would hold all up
+#: seconds that a look at one host may take, so that no host delays the others for ever
 LONGEST = 60.0
 
 
 @value
 class Look(Value):
-    """Processes and folders by host name, and lines about hosts that could not be asked.
+    """Leftover processes and folders by host name, and lines about hosts that were not reached.
 
-    interrupted: the exit code where a signal ended the look, else 0.
+    interrupted: the exit code if a signal ended the look, else 0.
     """
 
     found: Mapping[str, list[shell.Tagged]]
@@ -54,7 +54,7 @@ def look_by(
     limits: ExecLimits | None = None,
     handled: Sequence[Signals] | None = None,
 ) -> Look:
-    """Find (``kill``: and end) what is left of ``run_ids`` on ``hosts``; [] for any run's.
+    """Find (``kill``: and end) the leftovers of ``run_ids`` ([]: any run) on ``hosts``.
 
     limits: None for ``LONGEST`` seconds a host. handled: the signals that end the look, None
     for those of any fan-out command; () outside the main thread.
@@ -82,7 +82,7 @@ def look_by(
     return Look(found, failures, code if code > errors.SIGNAL_BASE else 0)
 
 
-#: what was done -> how it is said
+#: kind of result -> its verb in a line
 _VERBS = {
     "found": "found",
     "killed": "killed",
@@ -93,9 +93,7 @@ _VERBS = {
 
 
 def summary(found: Mapping[str, list[shell.Tagged]], *whats: str) -> list[str]:
-    """``n[1-2]: killed 3 processes: python 2, agent 1`` for each of ``whats`` and each kind of
-    host; ``n3: removed 1 folder in /tmp``. [] for none.
-    """
+    """Lines for each of ``whats``: ``n[1-2]: killed 3 processes: python 2, agent 1``."""
     lines = []
     for what in whats:
         groups: dict[str, list[str]] = {}
@@ -121,16 +119,16 @@ def _folders(tagged: Sequence[shell.Tagged]) -> str:
     return f"{plural(total, 'folder')} in {places}" if total else ""
 
 
-#: seconds a look takes at most beyond the connecting: five rounds of killing, a second apart
+#: seconds that a look takes at most after connecting: five rounds of killing, a second apart
 ROUNDS = 8.0
-#: seconds that looks still under way are waited for at the end of the run
+#: seconds that the end of the run waits for looks that are under way
 REPLY_TIMEOUT = 2.0
 
 
 class FinalCleanup(Sink):
-    """Looks at ``hosts``, by number, and notes which were left with nobody to clean up.
+    """Notes which of ``hosts`` (by number) lost agent and guardian, and cleans them up.
 
-    run_id: whose processes are ended. tell: takes what a look between two attempts has shown.
+    run_id: whose processes are ended. tell: gets the results of looks between two attempts.
     """
 
     def __init__(
@@ -150,7 +148,7 @@ class FinalCleanup(Sink):
 
     @property
     def hosts(self) -> list[Host]:
-        """Where agent and guardian were killed, and nobody has looked since."""
+        """The hosts where agent and guardian were killed, and that were not cleaned up since."""
         return [self._all[host] for host in sorted(self._left)]
 
     def event(self, entry: Entry) -> None:
@@ -167,7 +165,7 @@ class FinalCleanup(Sink):
                 self._left.discard(host)
 
     def check_orphans(self, look: CheckOrphans) -> None:
-        """Look at a host on a thread of its own; tells ``NodeCleared`` if nothing is left."""
+        """Check a host on a new thread, which sends ``NodeCleared`` if nothing is left."""
         name = f"look:{self._all[look.node].name}"
         thread = threading.Thread(target=self._look, args=(look,), name=name, daemon=True)
         self._looks.append(thread)
@@ -185,7 +183,7 @@ class FinalCleanup(Sink):
             self._tell(NodeCleared(look.node, found.count("killed")))
 
     def clean(self, handled: Sequence[Signals]) -> list[str]:
-        """End what the run has left on ``hosts``; what was done, in words.
+        """End the run's leftovers on ``hosts``; return lines about them.
 
         handled: the signals that end this.
         """

@@ -1,4 +1,4 @@
-"""Show a run in a notebook: below the cell its progress, and at its end the verdict.
+"""Show a run in a notebook: its progress below the cell, and the verdict at its end.
 
 IPython is never loaded here; a notebook has loaded it. One ``display`` is replaced at most twice a
 second, from the thread of the run's sinks, which ipykernel allows. All text is escaped.
@@ -23,7 +23,7 @@ from dispatcher.output.text.sanitize import sanitize_text
 EVERY = 0.5
 #: columns of a line of progress; notes that are kept
 COLUMNS, MOST_NOTES = 110, 6
-#: what sanitizing leaves: of no use here
+#: colours, which sanitizing keeps and a notebook does not need
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 #: colours that can be read on white and on black
 _STYLES = (
@@ -47,7 +47,7 @@ def display_here() -> Callable[..., Any] | None:
 
 
 class Cell(Sink):
-    """The place below a cell. hosts: their names. display: as IPython has it."""
+    """The output below a cell. hosts: their names. display: IPython's function."""
 
     def __init__(self, hosts: Sequence[str], display: Callable[..., Any]) -> None:
         from dispatcher.output.terminal.footer import Footer  # loads rich
@@ -73,12 +73,12 @@ class Cell(Sink):
         return not self._ended
 
     def say(self, line: str) -> None:
-        """Show a line of dispatch itself below the progress; from any thread."""
+        """Show dispatch's own line above the progress; from any thread."""
         with self._lock:
             self._notes.append(line)
 
     def conclude(self, lines: Sequence[str]) -> None:
-        """Show ``lines``, how the run ended, in place of how far it is."""
+        """Show ``lines``, the verdict, in place of the progress."""
         self._ended = True
         with self._lock:
             notes = [line for line in self._notes if line not in lines]
@@ -95,7 +95,7 @@ class Cell(Sink):
 
 
 def as_html(lines: Sequence[str]) -> str:
-    """``lines`` as HTML that holds nothing of theirs but text."""
+    """``lines`` as HTML, in which they are only text."""
     rows = []
     for line in lines:
         text = html.escape(_COLOUR.sub("", sanitize_text(line)))
@@ -109,7 +109,7 @@ def as_html(lines: Sequence[str]) -> str:
 
 
 class _Shown:
-    """What a notebook shows as HTML, and what only knows text as text."""
+    """Lines that a notebook shows as HTML, and other front ends as text."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self._lines = lines

@@ -1,8 +1,8 @@
-"""Rounds of pairs by ranks: every host measures the way to another one, by two ranks of a job.
+"""Measures the network between pairs of hosts, by a job of two ranks for each pair.
 
 Each pair is a separate job with MPI, so a pair that hangs or cannot start spoils no other. The
-ranks' program, ``remote.rank.pair``, is a word of their command line; it needs torch, mpi4py and
-``dispatcher.comm`` on the hosts. ``AT_ONCE`` pairs are measured side by side.
+ranks' program, ``remote.rank.pair``, is an argument of their command; it needs torch, mpi4py and
+``dispatcher.comm`` on the hosts. ``AT_ONCE`` pairs are measured at the same time.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from dispatcher.transport.base import Transport
 #: seconds that each direction of a pair is measured
 SECONDS = 0.4
 AT_ONCE = 32
-#: bytes of a rank's output that are looked at
+#: bytes of a rank's output that are read
 MOST = 64 << 10
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What the ranks of a pair are given.
+    """The limits and the number of ranks of a pair's job.
 
-    start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for all else.
-    grace: seconds in which a rank whose partner has failed may still say what its host lacks.
+    start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for the rest.
+    grace: seconds in which a rank whose partner failed may still report what its host lacks.
     every_gpu: a rank for each GPU of a host, or for each of its slots; else one.
     """
 
@@ -48,15 +48,15 @@ class Probe:
     every_gpu: bool = False
 
 
-#: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
+#: torch is large and may be on a shared disk; NCCL builds its rings before the first byte
 PROBES = {"nccl": Probe(90.0, 60.0, 20.0, every_gpu=True), "gloo": Probe(90.0, 20.0, 20.0)}
 
 
 class RankPairs:
-    """Plays rounds on ``hosts``. over: of ``PROBES``. python: of the ranks. iface: as the option.
+    """Measures pairs of ``hosts``. over: of ``PROBES``. python: of the ranks. iface: the option.
 
     connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.
-    inside: what the GPUs of a host, by number, reach among themselves at best.
+    inside: the best rate among the GPUs of a host, by number.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class RankPairs:
         self._over = False
 
     def play(self, pairs: Sequence[tuple[int, int]]) -> list[Pair]:
-        """What ``pairs`` (numbers of hosts) measured; left out those of who cannot take part.
+        """Measure ``pairs`` (numbers of hosts); leave out pairs with hosts that cannot take part.
 
-        Ctrl-C ends the jobs on all hosts, and is then raised here.
+        Ctrl-C ends the jobs on all hosts, and is then raised.
         """
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="pair") as pool:
             try:
@@ -135,7 +135,7 @@ class RankPairs:
         why = next((end["why"] for end in ends if end["why"]), "") or _why(report)
         there, back = ends[0]["rate"], ends[1]["rate"]
         if there is not None and back is not None:
-            why = ""  # whatever came after it
+            why = ""  # later errors do not matter
         return Pair(a, b, ends[0]["latency"], there, back, why, output.rails())
 
     def _session(self, pair: tuple[int, int], output: PairOutput) -> RunSession:
@@ -155,9 +155,9 @@ class RankPairs:
 
 
 class PairOutput(Sink):
-    """What the ranks of a pair said; whatever else they wrote is passed over.
+    """Reads the results in the ranks' output, and ignores all other output.
 
-    Who names no node has its rank for one: of two ranks, rank 1 is on the second host.
+    If a result names no node, its rank is the node: of two ranks, rank 1 is on the second host.
     """
 
     def __init__(self) -> None:
@@ -179,13 +179,13 @@ class PairOutput(Sink):
         }
 
     def rails(self) -> tuple[float | None, ...]:
-        """Bytes/s of each rail, by the slower of its ends; () where nothing was measured."""
+        """Bytes/s of each rail, by the slower of its ends; () if none was measured."""
         ends = [[_figure(one.get("rail")) for one in self._answers(node)] for node in (0, 1)]
         found = [None if None in both else min(both) for both in zip(*ends, strict=False)]
         return tuple(found) if any(found) else ()
 
     def inside(self, node: int) -> Inside | None:
-        """What the GPUs of ``node`` reach among themselves; None for one GPU, or none measured."""
+        """The rate among the GPUs of ``node``; None for a single GPU, or if it was not measured."""
         answers = self._answers(node)
         figures = [rate for one in answers if (rate := _figure(one.get("inside")))]
         if not figures or len(figures) < len(answers):
@@ -193,7 +193,7 @@ class PairOutput(Sink):
         return Inside(min(figures), str(answers[0].get("gpu") or "")[:80], len(answers))
 
     def _answers(self, node: int) -> list[Mapping[str, Any]]:
-        """What the ranks of ``node`` said, in their order."""
+        """The results of the ranks of ``node``, in order."""
         found = ((rank, self._answer(text)) for rank, text in sorted(self._text.items()))
         return [answer for rank, answer in found if answer and answer.get("node", rank) == node]
 
@@ -220,11 +220,11 @@ def _figure(value: Any) -> float | None:
 
 
 def _why(report: Report) -> str:
-    """What ended the job of a pair that told nothing."""
+    """Why the job of a pair ended that reported no reason."""
     if report.cause is not None and report.cause.kind == "Interrupted":
         return "no answer in time"
     failures = {} if report.cause is None else report.cause.facts.get("failures", {})
     for host, failure in failures.items():
         return f"{host}: {failure['why']}"[:400]
     first = next((line for line in report.verdict if line.startswith("error: ")), "")
-    return first.removeprefix("error: ")[:400] or "it told nothing"
+    return first.removeprefix("error: ")[:400] or "it reported nothing"

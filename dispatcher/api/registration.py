@@ -1,5 +1,6 @@
-"""A run on record: written down when it begins and ends, so that ``dispatch jobs`` lists it, with a
-socket at which other shells ask where its ranks are, and have them started again.
+"""Registers a run, so that ``dispatch jobs`` lists it and other shells can control it.
+
+A socket lets other shells ask where the ranks are, and stop or restart them.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class LostBefore(Sink):
-    """Says of hosts that a job before has lost for how long its ranks may run on there.
+    """Warns if an earlier job lost a host, whose old ranks may still run there, and how long.
 
-    names: of the run's hosts. A host is known again by its machine: names are given to others, too.
+    names: of the run's hosts. Hosts are identified by machine, because names may be reused.
     """
 
     def __init__(self, names: Sequence[str], tell: Callable[[Event], None]) -> None:
@@ -42,7 +43,7 @@ class LostBefore(Sink):
             node, machine = entry.event.node, entry.event.facts.machine
             self._machines[self._names[node]] = machine
             if seconds := self._left.pop(machine, 0.0):
-                text = f"a job lost it before: ranks of that may run on for {seconds:.0f} s more"
+                text = f"an earlier job lost it: that job's ranks may run on for {seconds:.0f} s"
                 self._tell(NodeNoticed(node, text))
 
     def write_down(self, left: Mapping[str, float]) -> None:
@@ -53,12 +54,12 @@ class LostBefore(Sink):
 
 
 class JobRecord:
-    """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
+    """The record of ``plan``; ``sinks`` get the run's events, ``conclude`` its end.
 
-    reach: the flags that say how hosts are reached. paths: of its files, if it keeps any. tell:
-    lets the run know of an event; restart: has its ranks started again. detached: it runs in the
-    background. by_program: a program has begun it, no shell. say: tells the user that there is no
-    record (a home that is full or read-only); the run goes on without one.
+    reach: the flags for reaching hosts. paths: of its files, if it keeps any. tell: sends the run
+    an event; restart: starts its ranks again. detached: it runs in the background. by_program: a
+    program started it, not a shell. say: prints a note if there is no record (a home that is full
+    or read-only); the run goes on without one.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class JobRecord:
             self._unrecorded(error)
 
     def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
-        """Let other shells ask and order what they may. Raises: OSError."""
+        """Set up the socket for questions and orders of other shells. Raises: OSError."""
         from dispatcher.jobs.status import OrderServer
         from dispatcher.runner.loop import Stop
 
@@ -113,14 +114,14 @@ class JobRecord:
             self._folder,
             Stop(tell, "dispatch stop").ordered,
             gather=ask,
-            # whoever asks sees by itself that a disk has refused: no file is named
+            # the answer names no file if the disk refused, so no warning is needed
             make_sink=lambda told: stacks_sink(plan, paths, told, lambda line: None),
             restart=self._order_restart,
         )
         self.sinks.append(self._server)
 
     def _order_restart(self, order: Mapping[str, Any]) -> None:
-        """Somebody wants the ranks to be started again. Raises: DispatchError, Malformed."""
+        """Restart the ranks as ``order`` asks. Raises: DispatchError, Malformed."""
         from dispatcher.jobs.job_socket import restart_of
         from dispatcher.plan.variables import exported
 
@@ -134,14 +135,15 @@ class JobRecord:
         self._restart(Change(self._program(words) if words else None, tuple(exports.items())))
 
     def _program(self, words: tuple[str, ...]) -> Program:
-        """What the ranks are to run. Raises: DispatchError."""
+        """The program for the ranks' new ``words``. Raises: DispatchError."""
         self._check_script(self._plan.program.argv[0], words, self._plan.cwd)
         return replace(self._plan.program, argv=words)
 
     def _check_script(self, old: str, words: tuple[str, ...], folder: str) -> None:
         """Refuse ``words`` whose script is not here, where the ``old`` one is, in ``folder``.
 
-        Hosts may have what this machine has not, but a script that nobody has would end the job.
+        Hosts may have scripts that this machine has not, but a script that no host has would end
+        the job.
         """
         if self._plan.program.kind == "command":
             return
@@ -156,12 +158,12 @@ class JobRecord:
             )
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
-        """There is no record, or nobody can ask: the run is worth more."""
+        """Print a note that the run has no record, or no socket, and go on."""
         why = error.message if isinstance(error, DispatchError) else errors.reason(error)
         self._say(f"note: dispatch jobs and stop will not know this job: {why}")
 
     def answer(self) -> None:
-        """From now on the run can be asked and told things: let other shells do that."""
+        """Accept questions and orders of other shells from now on."""
         if self._server is not None:
             self._server.start()
 
@@ -169,7 +171,7 @@ class JobRecord:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """A run that could not even be begun has ended, too."""
+        """Record the error as the end of a run that could not begin."""
         if isinstance(error, DispatchError):
             self.conclude(error.exit_code, [f"error: {error.message} [{error.code}]"])
         elif error is not None:
@@ -178,7 +180,7 @@ class JobRecord:
     def conclude(
         self, exit_code: int, lines: Sequence[str], left: Mapping[str, float] = MappingProxyType({})
     ) -> None:
-        """Write down the end, and tell it to whoever has asked. left: see ``Report.may_run_on``."""
+        """Record the end, and send it to waiting clients. left: see ``Report.may_run_on``."""
         if self._folder is not None:
             try:
                 registry.conclude(self._folder, exit_code, lines)
@@ -192,7 +194,7 @@ class JobRecord:
 def stacks_sink(
     plan: JobPlan, paths: RunPaths | None, told: OnAnswer, warn: Callable[[str], None]
 ) -> Sink:
-    """What finds the answer of who asks where the ranks are, and writes the whole of it down."""
+    """The sink that answers clients which ask where the ranks are, and writes stacks to files."""
     from dispatcher.output.text.stacks_text import Stacks
 
     # with a limit for silence the files are written anyway

@@ -1,8 +1,8 @@
 """``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
 
-Its facts are the verdict's on the screen, with hosts and ranks by name: ``3``, or ``1.0`` for a
-spawned rank. A report is a fold over the run's events (``Fold``): a run folds the events that it
-sees, ``replay`` those of a journal.
+Its facts are those of the verdict on the screen, with hosts and ranks by name: ``3``, or ``1.0``
+for a spawned rank. A report is a fold over the run's events (``Fold``): a run folds its own events,
+``replay`` those of a journal.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from dispatcher.plan.job.reassignment import Exclusion
 
 @value
 class HostFailure(Value):
-    """Why a host could not be used: ``kind`` in words (``unreachable``, ``host lost``, ...).
+    """Why a host could not be used: ``kind`` as text (``unreachable``, ``host lost``, ...).
 
-    message_code: what ``dispatch explain`` knows it by.
+    message_code: its code for ``dispatch explain``.
     """
 
     kind: str
@@ -44,12 +44,12 @@ class HostFailure(Value):
 
 @value
 class FirstFailure(Value):
-    """What ended the run.
+    """The cause of the run's end.
 
     kind: RankFailed, MpiAborted, LeftMpi, RankNotStarted, NodeFailed, Rejected,
-    Impossible, OutputLost, Hung, TimeUp or Interrupted. rank, host: where, as far as it was at one
-    place. last_lines: what that rank said last. facts: all that ``report.json`` has of it.
-    message_code: what ``dispatch explain`` knows it by.
+    Impossible, OutputLost, Hung, TimeUp or Interrupted. rank, host: where, if it was at one place.
+    last_lines: that rank's last lines. facts: all its fields in ``report.json``. message_code: its
+    code for ``dispatch explain``.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class RankEnding(Value):
     """One rank: exit code or -n for signal n, None if it was not seen to end.
 
     stdout, stderr: bytes that came. began, ended: seconds since the run began. program: the name of
-    its own among several, else None.
+    its program, if the job has several.
     """
 
     rank: str
@@ -81,7 +81,7 @@ class RankEnding(Value):
 
 @value
 class SpawnedWorld(Value):
-    """Ranks that rank ``by`` spawned over MPI, and on which hosts."""
+    """Ranks that rank ``by`` spawned over MPI, and their hosts."""
 
     world: int
     by: str
@@ -98,9 +98,9 @@ class MpiLibrary(Value):
 
 @value
 class RanksSaid(Value):
-    """What ``ranks`` wrote of their end, in a line; place: ``train.py:33`` in the user's code.
+    """The ranks' own reason for their end, in a line; place: ``train.py:33`` in the user's code.
 
-    is_echo: it tells of another rank's end, as "Connection closed by peer" does. Numbers may
+    is_echo: it blames another rank, as "Connection closed by peer" does. Numbers may
     differ from rank to rank; they are those of the first.
     """
 
@@ -114,8 +114,8 @@ class RanksSaid(Value):
 class FailedAttempt(Value):
     """An attempt to run the ranks before the last one; started: whether ranks were.
 
-    cause: the kind of what ended it, RestartAsked where a person had the ranks started again. what:
-    that in a line.
+    cause: the kind of its cause, RestartAsked where a person asked for a restart. what: the cause
+    in a line.
     """
 
     restart: int
@@ -131,16 +131,16 @@ class FailedAttempt(Value):
 class Report(Value):
     """How a run ended.
 
-    exit_code: as dispatch's own. verdict: what dispatch says at the end, [] for a run that went as
+    exit_code: dispatch's own. verdict: dispatch's lines at the end, [] for a run that went as
     planned. began: seconds since 1970. seconds: how long it took. world_size: of the last attempt.
-    ranks: of that, too, with those that were spawned. spawned: what ranks spawned over MPI.
+    ranks: of the last attempt, with spawned ones. spawned: worlds that ranks spawned over MPI.
     attempts: those before the last. lost: hosts that could not be used to the end. excluded: hosts
-    that were found unfit before, and why. unkillable: pids that survived SIGKILL, by host; stuck:
-    where they hang. swept: processes left behind by ranks, and killed. left_out: hosts not used any
-    more, and why. no_restart: why there was no further attempt. mpi: which one, by host. nccl: what
-    it said of its network, by host. log_dir: of the run's files. errors: what ranks wrote of their
-    end, those of the cause first. before: ranks that had exited 0 before the cause. ended: rank ->
-    the last signal that dispatch had sent it when it ended, such as SIGTERM. may_run_on: hosts that
+    that did not pass the checks before, and why. unkillable: pids that survived SIGKILL, by host;
+    stuck: where they hang. swept: processes that ranks left behind, and dispatch killed. left_out:
+    hosts not used any more, and why. no_restart: why there was no further attempt. mpi: which one,
+    by host. nccl: its network, by host. log_dir: of the run's files. errors: the ranks' own
+    reasons, the cause's first. before: ranks that had exited 0 before the cause. ended: rank -> the
+    last signal that dispatch had sent it when it ended, such as SIGTERM. may_run_on: hosts that
     were lost, and for how many seconds more ranks may live there.
     """
 
@@ -176,7 +176,7 @@ class Report(Value):
 
     @property
     def statuses(self) -> dict[str, int]:
-        """Rank -> exit code or -n, of every rank that was seen to end."""
+        """Rank -> exit code or -n, for every rank that was seen to end."""
         return {one.rank: one.status for one in self.ranks if one.status is not None}
 
     def _repr_html_(self) -> str:
@@ -185,7 +185,7 @@ class Report(Value):
         return as_html(self.closing())
 
     def closing(self) -> list[str]:
-        """How it ended, in lines: the verdict, then a line of numbers."""
+        """The verdict's lines, then a line of numbers."""
         from dispatcher.model.names import plural
 
         hosts = len({one.host for one in self.ranks}) or len(self.lost)
@@ -208,9 +208,9 @@ class Report(Value):
 
 
 class Fold(ev.Sink):
-    """The report on a run, of its events from ``RunBegan`` to ``RunClosed``.
+    """Makes the report on a run from its events, ``RunBegan`` to ``RunClosed``.
 
-    Of what ranks did it keeps what the present attempt's did. folder: of the run's files.
+    It keeps only the present attempt's ranks. folder: of the run's files.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -225,7 +225,7 @@ class Fold(ev.Sink):
         self._ended: dict[int, float] = {}
         self._spawned: list[WorldPlaced] = []
         self._mpi: dict[int, MpiFound] = {}
-        self._addresses: dict[int, set[str]] = {}  # host -> those it is known by
+        self._addresses: dict[int, set[str]] = {}  # host -> its addresses
         self._programs: tuple[str, ...] = ()  # of each rank, where there are several
         self._per_node = False
 
@@ -242,7 +242,7 @@ class Fold(ev.Sink):
                 self._addresses.setdefault(node, set()).add(address)
             case ev.HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
-            case ev.RanksPlaced(parts=parts):  # of another attempt than what is known
+            case ev.RanksPlaced(parts=parts):  # of a new attempt
                 self._per_node = entry.event.per_node
                 self._programs = tuple(name for name, size in parts for _ in range(size))
                 for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
@@ -271,7 +271,7 @@ class Fold(ev.Sink):
         names = [node.host for node in nodes]
         verdict = closed.verdict
         last = _last(closed.last_words)
-        # in the order in which it happened
+        # in the order of time
         lines = verdict_text.left_out(self._excluded)
         lines += verdict_text.history(verdict, closed.attempt_errors)
         known = {hosts[node]: each for node, each in self._addresses.items()}
@@ -340,10 +340,9 @@ class Fold(ev.Sink):
 
 
 def replay(journal: Path) -> Report:
-    """The report on the run whose journal that is: the one that the run itself came to.
+    """Make the report of a run again from its journal; it equals the run's own report.
 
-    Raises: DispatchError, with the file and its line, for what is no journal of a run or ends
-    before the run does.
+    Raises: DispatchError, with the file and its line, if that is not the whole journal of a run.
     """
     from dispatcher.output.files.journal import read  # a run that reports reads none
 
@@ -363,7 +362,7 @@ def replay(journal: Path) -> Report:
 
 
 def _last(known: mon.LastWords | None) -> verdict_text.Last:
-    """The last lines of those ranks of which they are known, alike as they are."""
+    """The last lines of the ranks in ``known``, which are equal for all of them."""
 
     def last(rank: int) -> tuple[str, list[str]]:
         if known is None or rank not in known.ranks:
@@ -419,7 +418,7 @@ def _cause(
     if isinstance(cause, verdicts.RankFailed):
         facts["same"] = verdict_text.alike(cause, verdict, last, errors)
     if isinstance(cause, verdicts.Impossible):
-        del facts["code"]  # is the message's
+        del facts["code"]  # it is the message code
     kind = type(cause).__name__
     return FirstFailure(kind, rank, host, tuple(said), facts, cause.message_code)
 
@@ -438,8 +437,8 @@ def _failure(failure: Failure) -> HostFailure:
     return HostFailure(failure.kind.value, failure.why, failure.hint, failure.kind.code)
 
 
-#: items of a list beyond which each of them is one line: what json indents it writes in Python,
-#: ten times as slowly, and a run may have 80,000 ranks
+#: items of a list beyond which each of them is one line: with indentation json is ten times as
+#: slow, and a run may have 80,000 ranks
 MOST_INDENTED = 1000
 
 
@@ -467,7 +466,7 @@ def _indented(value: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(item, (list, tuple)) and len(item) > MOST_INDENTED:
             yield "[\n    " + ",\n    ".join(map(json.dumps, item)) + "\n  ]"
         else:
-            # texts have no end of line that is not \\n
+            # texts have their line ends as \\n
             yield json.dumps(item, indent=2).replace("\n", "\n  ")
         before = ",\n"
     yield "\n}\n"

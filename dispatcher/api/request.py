@@ -1,6 +1,6 @@
-"""``request``: the request of a program, completed from this machine as on the command line.
+"""``request``: makes a program's ``Request``, with the defaults of the command line.
 
-The ranks get this process's folder, environment and Python unless the program says something else;
+The ranks get this process's folder, environment and Python unless the program gives others;
 without hosts it takes those of the batch job. ``.deepspeed_env`` is not read.
 """
 
@@ -80,12 +80,11 @@ def request(
     kind: Literal["script", "module", "command"] = "script",
     **fields: Unpack[Fields],
 ) -> Request:
-    """The request to run ``argv`` as ranks on ``hosts``.
+    """Make the request to run ``argv`` as ranks on ``hosts``.
 
-    kind: what argv[0] is. parts: in place of argv, where the job has several programs: as in
-    ``parts=[Part(["actor.py"], np=1), Part(["learner.py"], np=7)]``. Raises: UsageError,
-    WrongArgument for a name or a type that this does not take; HostfileError for the text of a
-    hostfile.
+    kind: the kind of argv[0]. parts: in place of argv, where the job has several programs: as in
+    ``parts=[Part(["actor.py"], np=1), Part(["learner.py"], np=7)]``. Raises: UsageError;
+    WrongArgument for an unknown name or a wrong type; HostfileError for the text of a hostfile.
     """
     check_words(argv)
     check_names("request", ("hosts", "argv", "kind", *Fields.__annotations__), fields)
@@ -93,20 +92,20 @@ def request(
     check_types("request", Fields, fields)
     environ = fields.get("environ", dict(os.environ))
     own: Fields = {"environ": environ, "python": python_of(environ)}
-    if fields.get("per_node"):  # launchers of their own kind look after these themselves
+    if fields.get("per_node"):  # launchers such as torchrun do these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
     given: dict[str, Any] = {**own, **fields, "cwd": cwd_of(fields.get("cwd"))}
     program = Program(kind, tuple(argv))
     if parts := given.get("parts"):
         if argv:
-            raise WrongArgument("request: argv and parts: the programs are those of parts alone")
+            raise WrongArgument("request: argv and parts exclude each other")
         program = parts[0].program
         given["parts"] = tuple(parts)
     return Request(granted_here(hosts_of(hosts), environ), program, **given)
 
 
 def check_words(argv: object) -> None:
-    """Nothing, if ``argv`` is a list of texts. Raises: UsageError."""
+    """Check that ``argv`` is a list of texts. Raises: UsageError."""
     if isinstance(argv, str):
         raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
     if not isinstance(argv, Sequence):
@@ -117,10 +116,10 @@ def check_words(argv: object) -> None:
 
 
 def granted_here(hosts: Hostlist, environ: Mapping[str, str]) -> Hostlist:
-    """``hosts`` with the GPUs that Slurm has given to the job around us on this machine.
+    """``hosts`` with the GPUs that Slurm gave to the surrounding job on this machine.
 
-    They count for localhost, which somebody typed within the job, as for a host of the allocation.
-    On a login node, where salloc leaves its variables, they are those of another machine.
+    localhost, typed inside the job, gets them as a host of the allocation does. On a login node,
+    where salloc leaves its variables, they belong to another machine, so they are not used.
     """
     if not (environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")):
         return hosts
@@ -139,7 +138,7 @@ def granted_here(hosts: Hostlist, environ: Mapping[str, str]) -> Hostlist:
 
 
 def hosts_of(hosts: Hosts) -> Hostlist:
-    """The hosts that are meant. Raises: UsageError, HostfileError."""
+    """Read ``hosts`` in any of its forms. Raises: UsageError, HostfileError."""
     if hosts is None:
         found = allocated()
         if found is None:
@@ -159,7 +158,7 @@ def hosts_of(hosts: Hosts) -> Hostlist:
 
 
 def plan_job(request: Request, run_id: str | None = None) -> JobPlan:
-    """The plan for ``request``, before any host is touched. run_id: by default a new one.
+    """Plan ``request``, before any host is touched. run_id: by default a new one.
 
     Raises: UsageError; PlanError when these hosts cannot satisfy it.
     """
@@ -170,7 +169,7 @@ def plan_job(request: Request, run_id: str | None = None) -> JobPlan:
 
 
 def cwd_of(chdir: str | None) -> str:
-    """The folder the ranks start in, by the name the user's shell gives it.
+    """The folder where the ranks start, by its name in the user's shell.
 
     A home directory may be a link that leads elsewhere on other hosts, so the
     logical path is kept where it is this folder. Raises: FileUnusable when the folder is gone.
@@ -191,17 +190,17 @@ def cwd_of(chdir: str | None) -> str:
 
 
 def is_program(path: str) -> bool:
-    """Whether the file ``path`` is what Python cannot run: machine code, or a shell's script.
+    """Whether Python cannot run the file ``path``: machine code, or a shell's script.
 
-    False in doubt: it may be no file of this machine, and what is a script of Python to some
-    begins as one of a shell.
+    False in doubt: it may be a file of other hosts only, and some scripts of Python begin as a
+    shell's.
     """
     head = _head(path)
     return head is not None and (head[:4] == b"\x7fELF" or path.endswith((".sh", ".bash")))
 
 
 def names_other(path: str) -> bool:
-    """Whether the file ``path``, no ``.py``, says in its first line that no Python runs it."""
+    """Whether the first line of the file ``path``, unless it is a ``.py``, names no Python."""
     words = (_head(path) or b"").partition(b"\n")[0].split()
     if path.endswith(".py") or not words or not words[0].startswith(b"#!"):
         return False
@@ -212,7 +211,7 @@ def names_other(path: str) -> bool:
 
 
 def _head(path: str) -> bytes | None:
-    """How the file ``path`` begins; None for none of this machine. No pipe is waited for."""
+    """The beginning of the file ``path``; None if it is not a regular file of this machine."""
     try:
         if os.path.isfile(path):
             with open(path, "rb") as file:
@@ -222,17 +221,17 @@ def _head(path: str) -> bytes | None:
     return None
 
 
-#: what pipx and ``uv tool`` put into an environment that they made for one program alone
+#: files that pipx and ``uv tool`` put into an environment for a single program
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
-#: how the folder begins in which uvx keeps such environments, which have no mark
+#: the prefix of folders in which uvx keeps such environments, which have no mark
 _UVX = "archive-v"
 
 
 def python_of(environ: Mapping[str, str]) -> str:
-    """The ranks' Python: the active environment's, else the one dispatch runs in.
+    """The ranks' Python: the active environment's, else the one that runs dispatch.
 
-    pipx and uv give dispatch an environment that holds nothing for ranks, and that no other host
-    has; there it is ``python3``, which every host looks for by itself.
+    pipx and uv give dispatch an environment without the ranks' packages, which no other host has;
+    then it is ``python3``, which every host looks for by itself.
     """
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = environ.get(name)
@@ -249,7 +248,7 @@ _ANSWER = 10.0
 
 
 def allocated() -> Hostlist | None:
-    """The hosts of the allocation we run in, None outside any. Raises: UsageError."""
+    """The hosts of the surrounding allocation, None outside any. Raises: UsageError."""
     from dispatcher.plan.hosts.allocation import Surroundings, discover
 
     return discover(Surroundings(os.environ, _read, _ask))
@@ -261,7 +260,7 @@ def _read(path: str) -> bytes:
 
 
 def _ask(argv: Sequence[str]) -> str:
-    import subprocess  # for few commands; most would load it for nothing
+    import subprocess  # few commands need it
 
     try:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""``run``, ``run_async`` and ``start``: a job, from a program's point of view.
+"""``run``, ``run_async`` and ``start``: run a job from a program.
 
-``start`` returns a ``Running``, which iterates over what the ranks write. Nothing is written to
-the terminal and no signal is taken unless asked for. See docs/guides/python.md.
+``start`` returns a ``Running``, which iterates over the ranks' lines. dispatch writes nothing to
+the terminal and takes no signal unless the program asks for it. See docs/guides/python.md.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Line:
-    """A line that a rank wrote, without its end; ``str`` of it is fit for a terminal.
+    """A line that a rank wrote, without its end; ``str`` of it is safe for a terminal.
 
-    rank: by name, as in ``Report``. data: any bytes, whatever their number.
+    rank: by name, as in ``Report``. data: any bytes, of any number.
     """
 
     rank: str
@@ -54,7 +54,7 @@ class Line:
 
     @property
     def text(self) -> str:
-        """The line as text; what is not UTF-8 in it is replaced."""
+        """The line as text; bytes that are not UTF-8 are replaced."""
         return self.data.decode("utf-8", "replace")
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ class Line:
 
 
 class Running(BackgroundRun[Report, Line | Entry]):
-    """A run of ``job``, to be started; iterating gives what it tells, ``wait()`` its report.
+    """A run of ``job``: ``start()`` it, iterate over its output, ``wait()`` for its report.
 
-    lines, events: what iterating gives. Raises: UsageError before any host is touched.
+    lines, events: whether iterating gives them. Raises: UsageError before any host is touched.
     """
 
     def __init__(self, job: Request | JobPlan, lines: bool, events: bool, how: How) -> None:
@@ -83,7 +83,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         transports.allow_open_files(len(hosts))
         agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
         if agent_python is not None:
-            payload.command(first=[agent_python])  # judge it while no host is touched
+            payload.command(first=[agent_python])  # check it before any host is touched
         is_shown = how.get("progress", True) and "ipykernel" in sys.modules
         self._cell = cell = _cell(names) if is_shown else None
         say = how.get("on_note", _log if cell is None else cell.say)
@@ -115,11 +115,11 @@ class Running(BackgroundRun[Report, Line | Entry]):
 
     @property
     def plan(self) -> JobPlan:
-        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        """The present plan: closed once the hosts' GPUs were counted."""
         return self._session.plan
 
     def tell(self, event: SignalReceived) -> None:
-        """Let the run know of a signal; from any thread or signal handler."""
+        """Send the run a signal; from any thread or signal handler."""
         self._session.tell(event)
 
     def _carry_out(self) -> Report:
@@ -141,7 +141,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
 
 
 class _Recorded(Sink):
-    """Tells the sinks of the run's record, which is made when the run begins."""
+    """Passes events on to the sinks of the run's record, which is made when the run begins."""
 
     sinks: Sequence[Sink] = ()
 
@@ -151,7 +151,7 @@ class _Recorded(Sink):
 
 
 class _Feed(Sink):
-    """Puts lines and events where a program reads them."""
+    """Puts lines and events into the program's queue."""
 
     def __init__(
         self, put: Callable[[Line | Entry, int], None], say: Say, *, lines: bool, events: bool
@@ -167,7 +167,7 @@ class _Feed(Sink):
         if isinstance(entry.event, OutputEnded):
             self._end((entry.event.rank, entry.event.stream))
         elif isinstance(entry.event, RanksPlaced):
-            self._end_all()  # of a host that was lost; the ranks are started again
+            self._end_all()  # lines of a lost host, whose ranks are started again
         if self._events:
             self._put(entry, 0)
 
@@ -210,13 +210,13 @@ class _Feed(Sink):
 
 
 class How(TypedDict, total=False):
-    """How a job is run.
+    """The options of a run.
 
-    log_dir: keep files there, as --log-dir does. ways: how hosts are reached. check: prove
-    before the start what costs nothing (default: True). agent_python: as the option. ask: asks
-    for a passphrase; by default nobody is asked. on_note: is given what the user should know
-    meanwhile, a line at a time; by default the logger ``dispatcher`` is. progress: show in a
-    notebook, below the cell, how far it is and how it ended (default: True).
+    log_dir: keep files there, as --log-dir does. ways: how hosts are reached. check: do the cheap
+    checks before the start (default: True). agent_python: as the option. ask: asks for a
+    passphrase; by default none is asked for. on_note: called with each note for the user, a line
+    at a time; by default the logger ``dispatcher`` gets it. progress: show the progress and the
+    verdict in a notebook, below the cell (default: True).
     """
 
     log_dir: str | os.PathLike[str] | None
@@ -231,9 +231,9 @@ class How(TypedDict, total=False):
 def start(
     job: Request | JobPlan, *, lines: bool = False, events: bool = False, **how: Unpack[How]
 ) -> Running:
-    """The run of ``job``, started; use it as a context, which ends the job when it is left.
+    """Start ``job``; use the run as a context manager, which ends the job when it is left.
 
-    lines, events: what iterating gives. how: see ``How``.
+    lines, events: whether iterating gives them. how: see ``How``.
     Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
     return Running(job, lines, events, how).start()
@@ -247,12 +247,12 @@ def run(
     signals: bool = False,
     **how: Unpack[How],
 ) -> Report:
-    """Run ``job`` to its end; how it ended, whatever that was.
+    """Run ``job`` to its end; return the report, also of a failure.
 
     on_line, on_event: called with each line and event, in this thread. signals: take the signals
     that dispatch takes (the main thread only), and pass them on to the ranks. Without it Ctrl-C,
-    like any error in a callback, ends the job on all hosts and is then raised here. how: see
-    ``How``. Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    like any error in a callback, ends the job on all hosts and is then raised. how: see ``How``.
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
     if signals and threading.current_thread() is not threading.main_thread():
         raise UsageError("signals: only the main thread can take them")
@@ -273,11 +273,11 @@ async def run_async(
 ) -> Report:
     """``run`` for programs with an asyncio loop: ``report = await dispatcher.run_async(job)``.
 
-    on_line, on_event: called on the loop, whose other tasks go on meanwhile. how: see ``How``.
-    Cancelling it, as ``asyncio.timeout`` and ``wait_for`` do, ends the job on all hosts before
-    CancelledError comes out of it; cancelling it a second time kills the ranks at once. An error in
-    a callback ends the job in the same way and is then raised here. Raises: UsageError
-    (HostfileError, PlanError) before any host is touched.
+    on_line, on_event: called on the loop, whose other tasks go on. how: see ``How``.
+    Cancelling it, as ``asyncio.timeout`` and ``wait_for`` do, ends the job on all hosts and then
+    raises CancelledError; cancelling it a second time kills the ranks at once. An error in a
+    callback ends the job in the same way and is then raised. Raises: UsageError (HostfileError,
+    PlanError) before any host is touched.
     """
     running = Running(job, on_line is not None, on_event is not None, how)
     return await running.run_async(partial(_tell, on_line, on_event))

@@ -1,8 +1,8 @@
-"""One run of a plan, from the first connection to its ``Report``: its files, its thread.
+"""Carries out one run of a plan, from the first connection to its ``Report``, with its files.
 
-The command line and programs both run by ``RunSession``. ``BackgroundRun`` is for a program that
-looks on: the loop gets a thread, and the caller reads a bounded queue, so a slow reader holds the
-ranks back. If the caller leaves its ``with`` block, the job ends.
+The command line and programs both use ``RunSession``. ``BackgroundRun`` runs it on a thread while a
+program reads its lines from a bounded queue, so that a slow reader holds the ranks back. If the
+program leaves its ``with`` block, the job ends.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def open_files(
     overflow: Overflow = "block",
     rotation: Rotation | None = None,
 ) -> list[Sink]:
-    """The sinks that write them; the plan is written at once.
+    """Write the plan, and return the sinks that write the run's other files.
 
-    say: writes a line to the user. merge: one file for all ranks. overflow: what is to happen
-    when the disk is slower than the ranks. Raises: UsageError.
+    say: writes a line to the user. merge: one file for all ranks. overflow: block the ranks or drop
+    output when the disk is slower. Raises: UsageError.
     """
     rotation = rotation or Rotation()
 
@@ -98,10 +98,11 @@ def _output(
 class RunSession:
     """The run of ``plan``; ``run`` carries it out, once.
 
-    transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the user.
-    paths: of the run's files, for the report. excluded: hosts left out of the plan since they are
-    not fit. rdma: host -> its ACTIVE ports in words, as far as a check has seen them. advise: see
-    ``describe``. The others, ``home``, ``host_of`` and ``restart`` are as ``Runner`` has them.
+    transport_for: host -> its transport. sinks: get events and output. say: writes a line to the
+    user. paths: of the run's files, for the report. excluded: hosts left out of the plan because
+    they did not pass the checks. rdma: host -> its ACTIVE ports as text, as far as a check has seen
+    them. advise: see ``describe``. The others, ``home``, ``host_of`` and ``restart`` are as in
+    ``Runner``.
     """
 
     def __init__(
@@ -149,32 +150,32 @@ class RunSession:
 
     @property
     def plan(self) -> JobPlan:
-        """The plan as it stands: closed once the hosts' GPUs were counted."""
+        """The present plan: closed once the hosts' GPUs were counted."""
         return self._runner.plan
 
     def program_of(self, rank: int) -> str:
-        """The name of the program that ``rank`` runs, of several; "" for one alone, or spawned."""
+        """The name of the program of ``rank``; "" if the job has only one, or for spawned ranks."""
         parts = self._runner.plan.parts
         return self._runner.plan.part_of(rank).name if parts and rank < placement.FIRST else ""
 
     def error_of(self, cause: Cause) -> str:
-        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
+        """The error that the rank of ``cause`` wrote, in a line; "" where that is not known."""
         return self._tail.told(cause)
 
     @property
     def reached(self) -> str:
-        """What ``--progress-line`` found last in the ranks' output; "" for nothing yet."""
+        """The latest match of ``--progress-line`` in the ranks' output; "" for none yet."""
         return self._runner.reached
 
     def tell(self, event: Event) -> None:
-        """Let the run know of ``event``; from any thread or signal handler."""
+        """Send the run ``event``; from any thread or signal handler."""
         self._runner.tell(event)
 
     def run(self, handled: Sequence[signal.Signals], verdict: Verdict | None = None) -> Report:
-        """Run to the end; how it ended. handled: signals that are the run's, () for none.
+        """Run to the end and return the report. handled: signals for the run, () for none.
 
-        verdict: with one given nothing is run, and the sinks are told that.
-        Raises: UsageError for ways to the hosts that this machine does not have.
+        verdict: if given, nothing is run, and the sinks get this verdict. Raises: UsageError for a
+        transport that this machine does not have.
         """
         at = time.monotonic()
         began = RunBegan(self.plan.run_id, time.time(), tuple(self._hosts), tuple(self._excluded))
@@ -193,7 +194,7 @@ class RunSession:
         return report
 
     def _close(self, verdict: Verdict, cleaned: Sequence[str], seconds: float) -> Entry:
-        """The journal's last event. cleaned: what was done about leftovers, in words."""
+        """Make the journal's last event. cleaned: lines about leftovers."""
         errors = () if verdict.ok else errors_of(verdict, self._tail.error)
         closed = RunClosed(
             verdict,
@@ -225,14 +226,14 @@ class RunSession:
 T = TypeVar("T")
 Item = TypeVar("Item")
 
-#: things that may wait for the program, and bytes of them, unless a single thing has more
+#: items that may wait for the program, and their bytes, unless a single item has more
 MOST_WAITING, MOST_BYTES = 256, 16 << 20
 
 
 class BackgroundRun(Generic[T, Item]):
-    """``work`` on its own thread, once started; iterating gives what it ``put``.
+    """Runs ``work`` on its own thread; iterating gives the items that it ``put``.
 
-    tell: lets the work know of a signal.
+    tell: sends the work a signal.
     """
 
     def __init__(self, work: Callable[[], T], tell: Callable[[SignalReceived], None]) -> None:
@@ -249,13 +250,13 @@ class BackgroundRun(Generic[T, Item]):
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     def stop(self, *, now: bool = False) -> None:
-        """End the job as Ctrl-C does; now: kill. Comes back at once, from any thread."""
+        """End the job as Ctrl-C does; now: kill. Returns at once; from any thread."""
         self._stop(now=now)
 
     def wait(self) -> T:
-        """The result, at the end. What was not read of ``put`` by then is left out.
+        """Wait for the end and return the result; unread items are dropped.
 
-        Raises: what the work raised, as a UsageError for a way to hosts that is not there.
+        Raises: the error of the work, such as a UsageError for a transport that is not there.
         """
         self._deaf = True
         while not self._done.wait(POLL):
@@ -278,7 +279,7 @@ class BackgroundRun(Generic[T, Item]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the job if it still runs, and wait for that; a further Ctrl-C kills."""
+        """End the job if it still runs, and wait for its end; another Ctrl-C kills."""
         interrupts = 0
         self._deaf = True
         if self._thread.ident is None:
@@ -293,9 +294,9 @@ class BackgroundRun(Generic[T, Item]):
                     raise
 
     async def run_async(self, tell: Callable[[Item], None]) -> T:
-        """Begin, and have ``tell`` given what was put, on the asyncio loop; the result.
+        """Start, give ``tell`` each item on the asyncio loop, and return the result.
 
-        Cancelled, or left by an error of ``tell``, it ends the job first; cancelled again it kills.
+        When it is cancelled, or a callback fails, it ends the job first; cancelled again, it kills.
         """
         import asyncio
 
@@ -317,7 +318,7 @@ class BackgroundRun(Generic[T, Item]):
                     self._room.set()
                     if item is not None:
                         tell(item)
-                    await asyncio.sleep(0)  # or who writes fast would have the loop to himself
+                    await asyncio.sleep(0)  # else fast ranks would block other tasks
         except BaseException:
             self._deaf = True
             await self._end_async(news)
@@ -325,7 +326,7 @@ class BackgroundRun(Generic[T, Item]):
         return self.wait()
 
     async def _end_async(self, news: asyncio.Event) -> None:
-        """End the job, and wait for that. news: set at the end, and maybe before."""
+        """End the job, and wait for its end. news: set at the end, and maybe before."""
         import asyncio
 
         cancelled = 0
@@ -342,7 +343,7 @@ class BackgroundRun(Generic[T, Item]):
                     raise
 
     def start(self) -> Self:
-        """Begin; itself."""
+        """Start the thread; return this object."""
         self._thread.start()
         return self
 
@@ -357,9 +358,9 @@ class BackgroundRun(Generic[T, Item]):
             self._wake()
 
     def put(self, item: Item | None, size: int = 0) -> None:
-        """Tell the program, once there is room for it; None is the end. From our own threads.
+        """Give the program ``item`` once there is room; None is the end. For the work's threads.
 
-        size: the bytes it takes, where these may be many.
+        size: its bytes, if they may be many.
         """
         while not self._deaf:
             self._room.clear()

@@ -1,4 +1,4 @@
-"""How hosts are reached: the options (``Ways``), and the transports, each made once."""
+"""Chooses how hosts are reached: the options (``Ways``), and the transports, each made once."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 AT_A_TERMINAL = "run it at a terminal, or log in by a key: ssh-copy-id HOST"
 
-#: prompt -> the secret, None where there is nobody to ask
+#: prompt -> the secret, None if the user cannot be asked
 Ask = Callable[[str], str | None]
 
 
 def nobody(prompt: str) -> str | None:
-    """An ``Ask`` without an answer."""
+    """An ``Ask`` that never asks."""
     return None
 
 
 @value
 class Ways(Value):
-    """What the options of the same names say; None is as ssh_config has it.
+    """The options of the same names; None means as in ssh_config.
 
-    ask_pass: ask for a password before any host is touched, and for what hosts ask besides. Raises:
-    UsageError for options that contradict each other.
+    ask_pass: ask for a password before any host is touched, and pass on the hosts' own questions.
+    Raises: UsageError for options that contradict each other.
     """
 
     transport: Literal["auto", "paramiko", "ssh", "slurm"] = "auto"
@@ -47,12 +47,12 @@ class Ways(Value):
         if self.ask_pass and self.chosen not in ("auto", "paramiko"):
             way = "--rsh" if self.rsh is not None else f"--transport {self.transport}"
             raise ConflictingOptions(
-                f"--ask-pass is for SSH in this process: {way} asks nobody", hint="--ask-pass alone"
+                f"--ask-pass is for SSH in this process, not for {way}", hint="--ask-pass alone"
             )
 
     @property
     def chosen(self) -> str:
-        """The transport that is meant: ``rsh``, or the word itself."""
+        """The chosen transport: ``rsh``, or the value of --transport."""
         return "rsh" if self.rsh is not None else self.transport
 
     def template(self) -> tuple[str, ...] | None:
@@ -68,9 +68,9 @@ class TransportPool:
     """Transports by host; closes them all at the end of the context.
 
     ask: asks for secrets to log in; called on the thread of a link. alive: when a silent host is
-    asked whether it lives. alone: there is one host, whose password is asked for without
-    ``ask_pass``, as ssh does. passwords: those that another pool has asked for. reach: seconds for
-    what comes before a login.
+    asked whether it lives. alone: there is only one host, whose password is asked for without
+    ``ask_pass``, as ssh does. passwords: of another pool that has asked for them. reach: seconds
+    for the steps before a login.
     """
 
     def __init__(
@@ -92,14 +92,14 @@ class TransportPool:
         self._passwords = passwords
         passwords.serve(self._ask, "all" if ways.ask_pass else "one" if alone else "nobody")
         self._ask_whom = ask
-        #: told when the user begins (True) and ends to type; on the thread of a link
+        #: called when the user begins (True) and ends to type; on the thread of a link
         self.typing: Callable[[bool], None] = lambda began: None
         self._alive = alive
         self._template = ways.template()
         self._made: dict[str, Transport] = {}
 
     def transport_for(self, host: Host) -> Transport:
-        """What reaches ``host``."""
+        """The transport for ``host``."""
         choice = self.ways.chosen
         name = choice if choice != "auto" else ("local" if is_local(host) else "paramiko")
         if name not in self._made:
@@ -126,7 +126,7 @@ class TransportPool:
         return self.in_process()
 
     def prepare(self, command: str) -> None:
-        """Start ``command`` over connections that are kept; see ``Transport``."""
+        """Start ``command`` ahead over pooled connections; see ``Transport``."""
         for transport in self._made.values():
             transport.prepare(command)
 
@@ -138,7 +138,7 @@ class TransportPool:
             self.typing(False)
 
     def in_process(self, *, keep: bool = False) -> Transport:
-        """SSH spoken by ourselves. keep: connections stay for what comes next here."""
+        """The transport with SSH in this process. keep: connections stay for later commands."""
         from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
         return ParamikoTransport(
@@ -151,7 +151,7 @@ class TransportPool:
         )
 
     def __enter__(self) -> Self:
-        """Asks for the password that is wanted in any case. Raises: NoPassword."""
+        """Ask for the password of ``ask_pass``. Raises: NoPassword."""
         if not self._passwords.begin():
             raise NoPassword("--ask-pass: no password was given", hint=AT_A_TERMINAL)
         return self
@@ -167,18 +167,18 @@ def is_local(host: Host) -> bool:
 
 
 def check_reachable(ways: Ways, hosts: Iterable[Host]) -> None:
-    """Nothing, if ``ways`` can reach ``hosts`` as these want it. Raises: UsageError."""
+    """Check that ``ways`` can reach ``hosts`` with their users and ports. Raises: UsageError."""
     template = ways.template()
     if template is None:
         return
     flag = "--rsh" if ways.rsh is not None else "--transport slurm"
     if ways.host_keys is not None:
-        raise ConflictingOptions(f"--host-keys is for SSH: {flag} has its own ways")
+        raise ConflictingOptions(f"--host-keys is for SSH, not for {flag}")
     for host in hosts:
         for field, asked in (("user", host.user), ("port", host.port)):
             if asked is not None and not any(f"{{{field}}}" in word for word in template):
                 raise ConflictingOptions(
-                    f"{host.name}: {field} {asked} is asked for, which {flag} does not use",
+                    f"{host.name}: {field} {asked} is set, which {flag} does not use",
                     hint=f"--rsh '... {{{field}}} ... {{host}}'",
                 )
 
@@ -188,10 +188,10 @@ FILES_PER_HOST = 4
 
 
 def allow_open_files(n_hosts: int) -> None:
-    """Make room for the descriptors of ``n_hosts`` links, if the soft limit is too low.
+    """Raise the soft limit of open files, if it is too low for ``n_hosts`` links.
 
-    Only then: the limit is inherited, and programs that use select(2) rely on
-    the usual one. Raises: UsageError if the hard limit is too low as well.
+    A sufficient limit stays, because child processes inherit it, and programs that use select(2)
+    rely on the usual one. Raises: UsageError if the hard limit is too low as well.
     """
     import resource
 

@@ -113,7 +113,7 @@ def report(cause: FirstFailure | None = None, *verdict: str) -> Report:
 @cases(
     ("ended", "why"),
     [
-        (report(), "it told nothing"),
+        (report(), "it reported nothing"),
         (report(None, "note: x", "error: bad", "error: worse"), "bad"),
         (report(None, "error: " + "x" * 500), "x" * 400),
         (report(FirstFailure("Interrupted"), "error: y"), "no answer in time"),

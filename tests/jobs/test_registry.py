@@ -515,4 +515,4 @@ def test_a_job_says_where_ranks_of_one_before_may_run_on() -> None:
     assert told == []
     started("n1", "again", "new").write_down({"new": 30.0})  # by another name
     (noticed,) = told
-    assert noticed == NodeNoticed(1, "a job lost it before: ranks of that may run on for 30 s more")
+    assert noticed == NodeNoticed(1, "an earlier job lost it: that job's ranks may run on for 30 s")

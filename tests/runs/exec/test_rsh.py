@@ -70,8 +70,8 @@ def test_the_agents_words_explain_a_failure(tmp_path: Path) -> None:
         (["--rsh", "ssh", "--transport", "ssh"], "--rsh and --transport exclude each other"),
         (["--rsh", "ssh 'x"], "--rsh: no closing quotation"),
         (["--rsh", "ssh {hots}"], "unknown field {hots}"),
-        (["--rsh", "ssh", "--host-keys", "strict"], "--host-keys is for SSH: --rsh"),
-        (["--rsh", "ssh", "--user", "bob"], "n1: user bob is asked for, which --rsh does not"),
+        (["--rsh", "ssh", "--host-keys", "strict"], "--host-keys is for SSH, not for --rsh"),
+        (["--rsh", "ssh", "--user", "bob"], "n1: user bob is set, which --rsh does not"),
         (["--transport", "slurm", "--ssh-port", "22"], "which --transport slurm does not use"),
     ],
 )
