@@ -1,8 +1,8 @@
 """Values of checks: readings and facts of a host in, findings out; pure.
 
 A *reading* is the answer to one question of a survey. A check is a function from one host to a
-``Finding``. ``each`` makes it one of the cluster; ``equal`` also compares: the value that most
-hosts have is the right one.
+``Finding``. ``each`` makes it a check of the cluster; ``equal`` also compares: the value that most
+hosts have is the right value.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reading:
             return None
 
     def why(self) -> str:
-        """Why it gave nothing, in words."""
+        """The reason for the lack of an answer, as text."""
         if self.hung:
             return "no answer in time"
         if self.status == NOT_FOUND:
@@ -108,7 +108,7 @@ class Asked:
     """The job that the user wants to run, as far as it is known.
 
     cwd, script: as they would be used; script "" for none. iface: the interface of the ranks.
-    needs_cwd: a job is to start in ``cwd``; otherwise it is only where the user happens to be.
+    needs_cwd: a job will start in ``cwd``; otherwise it is only where the user happens to be.
     """
 
     cwd: str = ""
@@ -122,7 +122,7 @@ class Seen:
     """One host. readings: of the first visit; later: of the second, a little after.
 
     slots: ranks it should take, None if not known. head: the name of host 0.
-    ahead: (least, most) seconds that its clock is ahead of ours, None where not known.
+    ahead: (least, most) seconds that its clock is ahead of our clock, None if unknown.
     """
 
     name: str
@@ -181,7 +181,7 @@ CheckHosts = Callable[[Mapping[str, Seen]], dict[str, Finding]]
 
 @dataclass(frozen=True)
 class Check:
-    """A column of the matrix. about: one line for people."""
+    """A column of the matrix. about: one line for the user."""
 
     name: str
     about: str
@@ -189,7 +189,7 @@ class Check:
 
 
 def ok(value: str = "", text: str = "") -> Finding:
-    """All is well. value: the measurement, for finding the odd host."""
+    """A good result. value: the measurement, for finding the outlier."""
     return Finding(Level.OK, text, value=value)
 
 
@@ -229,7 +229,7 @@ def each(check: CheckHost) -> CheckHosts:
 def equal(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHosts:
     """Every host for itself, and then each against the value that most of them have.
 
-    Of two values as frequent, that of the earlier host counts: rank 0 is on the first.
+    On a tie, the earlier host's value counts, because rank 0 is on the first host.
     """
 
     def compare(hosts: Mapping[str, Seen]) -> dict[str, Finding]:

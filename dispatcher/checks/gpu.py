@@ -3,7 +3,7 @@
 Any value may be ``[N/A]``, ``[Not Supported]`` (this GPU has no such thing) or ``[Unknown
 Error]`` (the driver could not ask it). An unknown field makes the whole query fail, so a query
 that an old driver refuses is asked again with fewer fields. A ``nvidia-smi`` that hangs waits for
-a sick GPU.
+a faulty GPU.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def enough(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
 
 
 def users(seen: Seen) -> Finding:
-    """Processes on its GPUs that no job of ours has put there yet."""
+    """Processes that use its GPUs although our job has not started."""
     if not has_gpus(seen):
         return ok(text="no GPU")
     there = {int(pid): str(name) for pid, _, name in seen.value("gpu users")}
@@ -77,18 +77,18 @@ def users(seen: Seen) -> Finding:
     if not foreign:
         return ok()
     shown = a_few([f"{name} ({pid})" for pid, name in sorted(foreign.items())], 4)
-    remedy = "dispatch sweep -H hostfile, or kill them there"
+    remedy = "dispatch sweep -H hostfile, or kill them on the host"
     return critical(f"processes on its GPUs: {shown}", remedy)
 
 
-#: asked of every driver
+#: queried on every driver
 CORE_FIELDS = (
     "index", "uuid", "pci.bus_id", "name", "driver_version", "vbios_version", "memory.total",
     "memory.used", "temperature.gpu", "power.draw", "power.limit", "clocks.sm", "clocks.max.sm",
     "ecc.mode.current", "ecc.mode.pending", "ecc.errors.uncorrected.volatile.total",
     "pcie.link.width.current", "pcie.link.width.max", "persistence_mode", "mig.mode.current",
 )  # fmt: skip
-#: asked of newer ones as well; a driver before 535 knows the first by its old name
+#: queried on newer drivers as well; a driver before 535 knows the first by its old name
 MORE_FIELDS = ("clocks_event_reasons.active", "fabric.state", "fabric.status")
 OLD_FIELDS = ("clocks_throttle_reasons.active",)
 QUERIES = {
@@ -109,7 +109,7 @@ SOFT_SLOW = {0x20: "software thermal"}
 HOT = 85.0
 #: MiB that the driver itself may hold
 OWN_MEMORY = 1024.0
-#: a power limit this far below that of most GPUs makes a straggler
+#: a power limit this far below most GPUs' makes a straggler
 LOW_POWER = 0.9
 
 ABSENT = ("[n/a]", "n/a", "[not supported]", "", "[deprecated]")
@@ -153,7 +153,7 @@ def number(text: str) -> float | None:
 
 #: words of nvidia-smi instead of an answer, their meaning, and the remedy
 _REFUSALS = (
-    (re.compile(r"device handle for (?:GPU\d+: )?(?:GPU ?)?([0-9A-Fa-f:.]+): "  # newer ones: both
+    (re.compile(r"device handle for (?:GPU\d+: )?(?:GPU ?)?([0-9A-Fa-f:.]+): "  # newer: both
                 r"(?:GPU is lost|Unknown Error|Not Found)"),
      "gpu {0}: lost: the driver cannot reach it",
      "dmesg -T | grep -i xid; reboot the host; again: power cables, riser, the card"),
@@ -165,7 +165,7 @@ _REFUSALS = (
      "modprobe nvidia; after a new kernel: dkms autoinstall, and reboot"),
     (re.compile(r"Failed to initialize NVML: (Unknown Error)"),
      "the driver cannot be asked: {0}",
-     "in a container: start it anew; else dmesg -T | grep -i nvrm, and reboot"),
+     "in a container: restart it; else dmesg -T | grep -i nvrm, and reboot"),
 )  # fmt: skip
 #: values of a field that say that the GPU itself does not answer
 _GONE = ("gpu is lost", "requires reset", "is in an unrecoverable state")
@@ -190,7 +190,7 @@ def refusal(seen: Seen, reading: Reading) -> Finding | None:
 
 
 def silent(seen: Seen, probe: str) -> Finding | None:
-    """Why ``probe``, a call of nvidia-smi, told nothing of a GPU; None where it did."""
+    """Why ``probe``, a call of nvidia-smi, gave no data on a GPU; None if it gave some."""
     reading = seen.reading(probe)
     if reading.hung:
         return HANG
@@ -214,7 +214,7 @@ def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
 
 
 def each_gpu(check: Callable[[dict[str, str]], Finding | None]) -> Callable[[Seen], Finding]:
-    """As ``of_gpus``, out of a check of one GPU (None: it is well): the gravest that it finds."""
+    """As ``of_gpus``, from a check of one GPU (None: no problem): the most severe finding."""
 
     @of_gpus
     def all_of_them(there: list[dict[str, str]]) -> Finding:
@@ -309,7 +309,7 @@ def clocks(gpu: dict[str, str]) -> Finding | None:
 
 @each_gpu
 def persistence(gpu: dict[str, str]) -> Finding | None:
-    """Without persistence mode the driver sets a GPU up anew at each start, for seconds."""
+    """Without persistence mode the driver initializes a GPU again at each start, for seconds."""
     if gpu["persistence_mode"] != "Disabled":
         return None
     remedy = "systemctl enable --now nvidia-persistenced"
@@ -372,7 +372,7 @@ def fabric(gpu: dict[str, str]) -> Finding | None:
 
 
 def remapped(seen: Seen) -> Finding:
-    """Memory rows that were replaced by spare ones: pending wants a reset, failure a new GPU."""
+    """Memory rows that were replaced by spare rows: pending needs a reset, failure a new GPU."""
     if trouble := silent(seen, "smi remap"):
         return trouble
     reading = seen.reading("smi remap")

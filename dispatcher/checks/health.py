@@ -76,8 +76,8 @@ def disk(seen: Seen) -> Finding:
         return critical(f"{where}: its file system does not answer", "look at its mount: dmesg -T")
     if "No such file" in reading.text and reading.status:
         judge = critical if seen.asked.needs_cwd else warn
-        return judge(f"{where}: no such directory", "copy the folder there, or use --chdir")
-    return free_space(seen, "cwd", where, "remove old files there")
+        return judge(f"{where}: no such directory", "copy the folder to the host, or use --chdir")
+    return free_space(seen, "cwd", where, "remove old files in it")
 
 
 def free_space(seen: Seen, name: str, where: str, remedy: str) -> Finding:
@@ -154,12 +154,12 @@ def clock(seen: Seen) -> Finding:
 
 
 def names(seen: Seen) -> Finding:
-    """Whether the host finds its own name and that of host 0: gloo and MPI ask for them."""
+    """Whether the host finds its own name and host 0's: gloo and MPI ask for them."""
     found = {name: (addresses, seconds) for name, addresses, seconds in seen.value("names")}
     own = next(iter(found))
     missing = [name for name, (addresses, _) in found.items() if not addresses]
     if missing:
-        remedy = "add it to /etc/hosts, or ask whoever runs DNS"
+        remedy = "add it to /etc/hosts, or ask the administrators of DNS"
         return warn(f"cannot resolve {', '.join(missing)}", remedy)
     slow = [(name, seconds) for name, (_, seconds) in found.items() if seconds > SLOW_NAME]
     if slow:
@@ -227,7 +227,7 @@ def versions(seen: Seen) -> dict[str, str]:
 
 def _python(seen: Seen) -> Finding:
     reading = seen.reading("python")
-    remedy = "install it there; for a Python elsewhere: --python, or python= in the hostfile"
+    remedy = "install it on the host; for a Python elsewhere: --python, or python= in the hostfile"
     if reading.status in (126, 127):
         return critical(f"the ranks' Python: {reading.why()}", remedy, "none")
     if reading.hung:
@@ -258,7 +258,7 @@ def _script(seen: Seen) -> Finding:
         why = re.sub(r"^\[Errno \d+\] ([^:]*).*", r"\1", reading.text.strip(), flags=re.S)
         if not why:
             raise Unread(reading.why())
-        return critical(f"{name}: {why.lower()}", "copy it there, as by dispatch put", "none")
+        return critical(f"{name}: {why.lower()}", "copy it to the host: dispatch put", "none")
     n_bytes, digest = value
     return ok(f"{digest[:12]} ({n_bytes} bytes)")
 
@@ -334,7 +334,7 @@ def _writable(seen: Seen) -> Finding:
     where = seen.asked.cwd
     above = [mount for mount in mounts if _below(where, mount[1])]
     if above:
-        # of several on one place the last one counts
+        # if several are mounted on one place, the last counts
         _, place, _, options = max(reversed(above), key=lambda mount: len(mount[1]))
         if "ro" in options:
             text = f"{place} is mounted read-only, and {where} is on it"

@@ -42,7 +42,7 @@ def warnings(
     now: Mapping[str, Prediction],
     advised: Mapping[str, tuple[Port, ...]],
 ) -> tuple[Message, ...]:
-    """The faults of ``hosts``, the gravest first. advised: the ports to be used."""
+    """The faults of ``hosts``, the most severe first. advised: the ports that should be used."""
     groups: dict[tuple[Level, str, str | None], list[str]] = {}
 
     def add(host: str, level: Level, text: str, remedy: str | None = None) -> None:
@@ -117,17 +117,17 @@ def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
             elif not any(p.active for p in there):
                 text = f"NCCL_IB_HCA names {wanted}, which is {there[0].state}: "
                 text += f"the job runs with {will.gbps:.0f} Gb/s"
-                add(name, Level.WARN, text, "NCCL does not say so")
+                add(name, Level.WARN, text, "NCCL does not report this")
             elif wanted in devices and any(p.device != wanted for p in there):
                 taken = ", ".join(dict.fromkeys(p.device for p in there))
                 text = f"NCCL_IB_HCA: {wanted} is a prefix and takes {taken}"
-                # with = a word that is no whole name, as mlx5, would fit nothing
+                # with = a word that is not a whole name, as mlx5, would fit nothing
                 whole = all(word in devices for word, _ in hca_filter.names)
                 add(name, Level.WARN, text, f"NCCL_IB_HCA=={hca}" if whole else None)
     if will.net == "IB" and will.mixed:
         layers = " ".join(f"{p.name}/{p.layer}" for p in will.ports)
         text = f"InfiniBand and RoCE side by side: {layers}"
-        add(name, Level.WARN, text, "connections between the two fail; name those of one kind")
+        add(name, Level.WARN, text, "connections between the two fail; name ports of one kind")
     for port in host.ports:
         if port.physical == "LINKUP" and port.state in ("DOWN", "INIT", "ARMED"):
             text = f"{port.name} has its link up but is {port.state}"
@@ -196,7 +196,7 @@ def _agreement(
 
 
 def _differing(values: Mapping[str, object]) -> list[tuple[str, object, object]]:
-    """(host, its value, the usual one) of hosts unlike the most; ties: the first is usual."""
+    """(host, its value, the usual value) of hosts unlike the most; on a tie the first is usual."""
     if not values:
         return []
     common = Counter(values.values()).most_common(1)[0][0]
@@ -205,7 +205,7 @@ def _differing(values: Mapping[str, object]) -> list[tuple[str, object, object]]
 
 @dataclass(frozen=True)
 class Advice:
-    """settings: for all hosts; own: for single hosts besides, or instead.
+    """settings: for all hosts; own: for single hosts in addition, or instead.
 
     now, then: NCCL's choice with the present and with the advised settings.
     """
@@ -222,7 +222,7 @@ class Advice:
 
 
 def advise(hosts: Mapping[str, HostNet]) -> Advice:
-    """The settings that ``hosts`` (by name) should have, and the faults of their present ones."""
+    """The settings that ``hosts`` (by name) should have, and the faults of the present settings."""
     seen = {name: host for name, host in hosts.items() if not host.unread}
     layer, advised = _choose(seen)
     layers = {port.layer for host in seen.values() for port in host.ports}
@@ -303,7 +303,7 @@ def _tokens(host: HostNet, advised: tuple[Port, ...]) -> list[str]:
 
 
 def _meeting(host: HostNet) -> Netdev | None:
-    """The interface over which ranks should meet; None when there is none to advise."""
+    """The interface over which ranks should meet; None if no interface suits."""
     usable = [d for d in host.netdevs if d.usable and not d.address.startswith("127.")]
     usable = [d for d in usable if not d.name.startswith(INNER)]
     ranked = [

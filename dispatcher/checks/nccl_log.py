@@ -24,9 +24,9 @@ _NETWORK = re.compile(
     r"(?:Using network|(?:Initialized|Assigned) NET plugin) ([A-Za-z][\w.-]{0,39}(?: Libfabric)?)"
 )
 _VIA = re.compile(r"via NET/([A-Za-z][\w .-]{0,39})/")
-# and /IB or /RoCE, by most versions. From 2.21 to 2.24 ports that were merged into one stand in
+# and /IB or /RoCE, by most versions. From 2.21 to 2.24 ports that were merged into one are in
 # braces, "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"; "_dma" is NCCL's own word for a port's
-# second, direct path to GPUs (net_ib.cc, net_ib/init.cc), and no device of the host
+# second, direct path to GPUs (net_ib.cc, net_ib/init.cc), which is not a device of the host
 _DEVICE = re.compile(r"\[\d+\] ?([\w.-]{1,64}?)(?:_dma)?(:\d{1,4})\b")
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
@@ -44,7 +44,7 @@ class NetworkUse:
 
 
 def understand(words: str, use: NetworkUse) -> bool:
-    """Keep in ``use`` what ``words``, a line of NCCL's without its head, tell; if they do."""
+    """Store the facts in ``words``, a line of NCCL's without its head; whether it has any."""
     if using := _USING.search(words):
         named = _DEVICE.findall(using[2].partition("; OOB")[0])
         devices = tuple(dict.fromkeys(name + port for name, port in named))[:MOST_DEVICES]
@@ -67,16 +67,16 @@ SOCKET = "Socket"
 
 @dataclass(frozen=True)
 class Difference:
-    """``what`` is true of ``nodes``: ``fell back to Socket, 3 others use IB``."""
+    """A difference ``what`` of ``nodes``: ``fell back to Socket, 3 others use IB``."""
 
     nodes: tuple[int, ...]
     what: str
 
 
 class Networks:
-    """The networks of one attempt by its ranks. settings: of each node, those of its ranks.
+    """The networks of one attempt by its ranks. settings: for each node, the settings of its ranks.
 
-    active: node -> its ACTIVE ports in words, of nodes where some were seen.
+    active: node -> its ACTIVE ports as text, of nodes where some were seen.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Networks:
         self._nodes[rank] = node
 
     def take(self, rank: int, line: str) -> bool:
-        """Hear a line of ``rank``; whether it told anything."""
+        """Take a line of ``rank``; whether it had any facts."""
         _, found, words = line[:MOST_LINE].partition("NCCL ")
         one = self._uses.get(rank, NetworkUse())
         understood = bool(found) and understand(f"NCCL {words}", one)
@@ -129,10 +129,10 @@ class Networks:
             return []
         nets = Counter(one.net for one in hosts.values())
         asked = {self._settings[node].get("NCCL_NET", "").upper() for node in hosts}
-        # a network that a host was asked to use is no fallback
+        # a network that a host was asked to use is not a fallback
         common = max(nets, key=lambda net: (net.upper() in asked, net != SOCKET, nets[net]))
         port_counts = [len(one.devices) for one in hosts.values() if one.net == common]
-        counts = Counter(filter(None, port_counts))  # some tell their network without its ports
+        counts = Counter(filter(None, port_counts))  # some report their network without its ports
         groups: dict[str, list[int]] = {}
         for node, use in hosts.items():
             what = self._judged(node, use, nets, common)
@@ -183,7 +183,7 @@ def _others(count: int, names: Iterable[str]) -> str:
 
 
 def _ports(use: NetworkUse, settings: Mapping[str, str], counts: Counter[int]) -> str:
-    """The oddity of the ports that a host uses; counts: with so many, how many hosts."""
+    """The deviation of the ports that a host uses; counts: number of ports -> hosts with it."""
     if not use.devices:
         return ""
     text = settings.get("NCCL_IB_HCA", "")

@@ -42,7 +42,7 @@ class Filter:
         return self.matches(name, port) != self.negated
 
     def matches(self, name: str, port: int = -1) -> bool:
-        """Whether ``name`` stands in the list, before any ``^``."""
+        """Whether the list has ``name``, before any ``^``."""
         return any(
             (name == wanted if self.exact else name.startswith(wanted))
             and (number in (-1, port) or port == -1)
@@ -72,7 +72,7 @@ class Prediction:
     """NCCL's choice on one host.
 
     net: ``IB``, ``Socket``, the name of a plugin, or None when it ends with ``fatal``.
-    ports: those of IB; interfaces: those of Socket. bootstrap: where its ranks meet.
+    ports: used by IB; interfaces: used by Socket. bootstrap: where its ranks meet.
     """
 
     net: str | None
@@ -162,7 +162,7 @@ def is_on(text: str) -> bool:
 
 
 def parse_conf(text: str) -> dict[str, str]:
-    """Names and values of a nccl.conf; lines that are no setting are skipped, as NCCL does."""
+    """Names and values of a nccl.conf; other lines are skipped, as NCCL does."""
     found = {}
     for line in text.splitlines():
         name, equals, value = line.partition("#")[0].partition("=")
@@ -184,7 +184,7 @@ def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class HostNet:
-    """One host's network and settings, the latter as they count now (see ``effective``).
+    """One host's network and settings, with the settings as they count now (see ``effective``).
 
     overridden: names that a conf file sets and the environment hides. login: the
     address we reached it by. route: the interface of its default route. plugin: its
@@ -203,7 +203,7 @@ class HostNet:
 
 @dataclass(frozen=True)
 class Message:
-    """Something the user should know of ``hosts``."""
+    """A note for the user about ``hosts``."""
 
     level: Level
     hosts: tuple[str, ...]
@@ -230,7 +230,7 @@ _LOGIN = re.compile(r"^SSH_CONNECTION=\S+ \d+ (\S+) \d+$", re.M)
 
 
 def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
-    """A host's network by its readings. settings: of a run, which go before those of the host."""
+    """A host's network by its readings. settings: of a run; they override those of the host."""
     files = [parse_conf(text) for text in _files(seen, "nccl_conf").values()]
     environment = {**parse_environment(_text(seen, "nccl_env")), **(settings or {})}
     found = _PLUGIN.search(_text(seen, "libnccl"))
@@ -252,7 +252,7 @@ def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
         login=login[1].partition("%")[0] if login else None,
         route=network.default_route("\n".join(_files(seen, "route").values())),
         plugin=plugin if found else None,
-        unread="" if ports or netdevs else "nothing known of its network",
+        unread="" if ports or netdevs else "its network is unknown",
     )
 
 

@@ -21,9 +21,9 @@ class Port:
     """One port of an RDMA device, ``mlx5_0`` port 1.
 
     state: ACTIVE, DOWN, INIT, ARMED ..., upper case. physical: LINKUP, POLLING,
-    DISABLED ...; "" when not said. gbps: rate in Gb/s, None when not said.
-    layer: IB, RoCE, other (Amazon's EFA, which NCCL leaves to a plugin), or ? where the notation
-    does not tell. netdevs: its network devices.
+    DISABLED ...; "" if unknown. gbps: rate in Gb/s, None if unknown.
+    layer: IB, RoCE, other (Amazon's EFA, which NCCL leaves to a plugin), or ? if the notation
+    does not show it. netdevs: its network devices.
     """
 
     device: str
@@ -54,7 +54,7 @@ _NETDEVS = re.compile(r"/sys/class/infiniband/([\w.-]{1,64})/device/net/?", re.A
 _LAYERS = {"infiniband": IB, "ethernet": ROCE, "unknown": OTHER}
 
 
-#: the files that tell of ports, but for their network devices
+#: the files that describe ports, except for their network devices
 PORT_FILES = [
     b"/sys/class/infiniband/*/ports/*/" + name
     for name in (b"state", b"phys_state", b"rate", b"link_layer")
@@ -62,7 +62,7 @@ PORT_FILES = [
 
 
 def read_ports(files: Mapping[str, str]) -> tuple[Port, ...]:
-    """The ports that ``files`` below /sys/class/infiniband tell of (path -> content)."""
+    """The ports that ``files`` below /sys/class/infiniband describe (path -> content)."""
     fields: dict[tuple[str, str], dict[str, str]] = {}
     netdevs: dict[str, tuple[str, ...]] = {}
     for path, content in files.items():
@@ -83,7 +83,7 @@ def read_ports(files: Mapping[str, str]) -> tuple[Port, ...]:
 
 
 def _word(text: str) -> str:
-    """``4: ACTIVE`` -> ``ACTIVE``; "" when there is none."""
+    """``4: ACTIVE`` -> ``ACTIVE``; "" if there is no such word."""
     match = _STATE.match(text.strip())
     return match[1].upper() if match else ""
 
@@ -96,7 +96,7 @@ INFINIBAND = 32
 
 @dataclass(frozen=True)
 class Netdev:
-    """One interface. addresses: numeric, IPv4 first. lower: what a bond, bridge or VLAN lies on."""
+    """One interface. addresses: numeric, IPv4 first. lower: devices below a bond or VLAN."""
 
     name: str
     running: bool
@@ -116,7 +116,7 @@ class Netdev:
 
 
 def parse_netdevs(text: str) -> tuple[Netdev, ...]:
-    """The interfaces that the lines of our reading (``netdev NAME key=value ...``) tell of."""
+    """The interfaces in the lines of our reading (``netdev NAME key=value ...``)."""
     found = {}
     for line in text.splitlines():
         words = line.split()
@@ -170,7 +170,7 @@ def default_route(text: str) -> str | None:
     return None
 
 
-#: counters of a port that must not rise: by any amount a broken link, or a poor one
+#: counters of a port that must not rise: a rise of any amount is a broken link, or a poor link
 BROKEN = ("link_downed", "link_error_recovery")
 POOR = (
     "symbol_error", "port_rcv_errors", "local_link_integrity_errors",

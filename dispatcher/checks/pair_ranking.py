@@ -12,16 +12,16 @@ from dataclasses import dataclass
 
 from dispatcher.checks.hardware.nvlink import floors
 
-#: a latency this many times the usual one, and this much above it (s), is bad
+#: a latency this many times the usual latency, and this much above it (s), is bad
 LATE_FACTOR, LATE = 10.0, 0.005
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What hosts ``a`` and ``b`` (numbers) measured. latency: s, there and back.
+    """A measurement of hosts ``a`` and ``b`` (numbers). latency: s, there and back.
 
-    there, back: bytes/s from a to b, and from b to a; None with ``why`` where it failed. rails:
-    bytes/s between their first GPUs, their second ones, ..., all at once; () for one GPU each.
+    there, back: bytes/s from a to b, and from b to a; None with ``why`` if it failed. rails:
+    bytes/s between their first GPUs, their second GPUs, ..., all at once; () for one GPU each.
     """
 
     a: int
@@ -43,7 +43,7 @@ class PairRanking:
     """culprits: hosts whose pairs are bad; links: bad pairs of good hosts; bad: all bad pairs.
 
     median: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
-    were good with another host, and are no culprits.
+    were good with another host, and are not culprits.
     """
 
     culprits: tuple[int, ...]
@@ -125,7 +125,7 @@ class Inside:
 
 
 def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float, float]]:
-    """(host, rail, its best rate, the usual one) where that is below ``slow`` of the usual.
+    """(host, rail, its best rate, the usual rate) if that is below ``slow`` of the usual.
 
     A rail has two ends: the best rate of a host's end with any partner counts.
     """
@@ -142,7 +142,7 @@ def below(inside: Mapping[int, Inside], slow: float, *, by_kind: bool = True) ->
     """Hosts whose GPUs reach less among themselves than they should -> the least, bytes/s.
 
     Machines that are known have a floor, with ``by_kind``; others ``slow`` (a share) of the usual
-    rate here. Where none of a kind reaches its floor, NCCL has no NVLink SHARP (it is switched off,
+    rate. If no host of a kind reaches its floor, NCCL has no NVLink SHARP (it is switched off,
     or too old, or in a virtual machine), and the lower floor holds.
     """
     best: dict[tuple[str, int], float] = {}
@@ -163,7 +163,7 @@ def below(inside: Mapping[int, Inside], slow: float, *, by_kind: bool = True) ->
 def next_round(
     hosts: Sequence[int], pairs: Sequence[Pair], nth: int, slow: float
 ) -> list[tuple[int, int]]:
-    """The pairs of round ``nth``, after those of the rounds before.
+    """The pairs of round ``nth``, given the results of earlier rounds.
 
     A host in doubt (bad once, or never measured) meets a host that was good; the others meet a
     new partner. A host is in one pair.

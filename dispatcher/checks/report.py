@@ -1,7 +1,7 @@
-"""All checks, a site's own too, over all hosts: the findings, the fit hosts, the odd ones; pure.
+"""All checks, a site's own too, over all hosts: findings, usable hosts, outliers; pure.
 
 ``remote.probe.survey`` describes a *reading*. A site's own checks are executables on the hosts:
-each prints one JSON line with ``level``, ``text`` and ``remedy``. One that prints anything else, or
+each prints one JSON line with ``level``, ``text`` and ``remedy``. If it prints anything else, or
 hangs, is INCOMPLETE. Its exit code does not matter.
 """
 
@@ -67,7 +67,7 @@ QUICK = (
     Check("nccl", "the same NCCL, or none", health.nccl),
     Check("driver", "the same NVIDIA driver", health.driver),
     Check("gpus", "as many GPUs as slots, and as on other hosts", gpu.enough),
-    Check("users", "nobody is on the GPUs", each(gpu.users)),
+    Check("users", "the GPUs are free", each(gpu.users)),
     Check("memory", "free memory", each(health.memory)),
     Check("shm", "shared memory has room", each(health.shm)),
     Check("tmp", "the folder for temporary files has room", each(health.tmp)),
@@ -95,7 +95,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("listed", "nvidia-smi lists every GPU", each(gpu.listed)),
         Check("recovery", "the driver asks for no reset or reboot", each(gpu.recovery)),
         Check("model", "equal GPUs: name, memory, VBIOS", equal(gpu.inventory, Level.WARN, reset)),
-        Check("used", "nobody holds GPU memory", each(gpu.used)),
+        Check("used", "the GPUs' memory is free", each(gpu.used)),
         Check("ecc", "no uncorrected memory errors", each(gpu.ecc)),
         Check("rows", "no memory row waits to be remapped", each(gpu.remapped)),
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
@@ -124,7 +124,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
 
 @dataclass(frozen=True)
 class Want:
-    """The parameters of readings. python, own: the ranks' Python, and that of single hosts.
+    """The parameters of readings. python, own: the ranks' Python, and single hosts' Pythons.
 
     seconds: a reading at most. site: folder of the site's checks on the hosts, "" for none. speed:
     the program that times GPUs, "" for none.
@@ -249,7 +249,7 @@ def _smi(*words: str) -> list[bytes]:
 class CheckReport:
     """findings: host -> check -> finding, both in their order. lost: host -> why not reached.
 
-    unread: host -> why nothing could be read there. remedies: lost host -> what to do about it.
+    unread: host -> why its readings failed. remedies: lost host -> a remedy.
     """
 
     checks: tuple[str, ...]
@@ -263,7 +263,7 @@ class CheckReport:
         return list(self.findings)
 
     def level(self, host: str) -> Level:
-        """The gravest of a host's findings."""
+        """The most severe level of a host's findings."""
         if host in self.lost:
             return Level.CRITICAL
         if host in self.unread:
@@ -275,7 +275,7 @@ class CheckReport:
         return self.level(host).fit
 
     def why(self, host: str) -> str:
-        """The gravest finding of a host, in one line; "" for none."""
+        """The most severe finding of a host, in one line; "" if there is none."""
         if host in self.lost or host in self.unread:
             return self.lost.get(host) or self.unread[host]
         name, worst = max(self.findings[host].items(), key=lambda item: item[1].level)
@@ -283,9 +283,9 @@ class CheckReport:
 
     @property
     def sections(self) -> list[tuple[Level, str, Finding, list[str]]]:
-        """(level, checks, finding, hosts) of all that is not OK, the gravest first.
+        """(level, checks, finding, hosts) of all that is not OK, the most severe first.
 
-        Hosts with equal findings stand together, and so do checks that find the same of the same
+        Hosts with equal findings come together, and so do checks with equal findings on the same
         hosts (``ecc, rows``); rare findings before common ones.
         """
         groups: dict[tuple[str, Finding], list[str]] = {}

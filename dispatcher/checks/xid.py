@@ -18,7 +18,7 @@ from dispatcher.model.errors import UsageError
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
 
 #: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48, 172; NVLink: 74; 54: power
-#: cable; 167: PCIe; 151: the virtual machine has to be started anew; 173: the link to the CPU
+#: cable; 167: PCIe; 151: the virtual machine must be restarted; 173: the link to the CPU
 _CRITICAL = (
     46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 167,
     169, 172, 173,
@@ -27,7 +27,7 @@ _IGNORE = (
     37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161,
     162, 163, 164, 165, 174, 176,
 )  # fmt: skip
-#: what a program does to a GPU by itself
+#: Xids that a program causes by itself
 _PROGRAM = frozenset({13, 31, 32, 43, 45, 68, 69})
 #: NVLink 5 (Blackwell): these say themselves whether they are ``Fatal`` or ``Nonfatal``
 _NVLINK5 = range(144, 151)
@@ -65,7 +65,7 @@ _SXID = re.compile(
 _STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\]")
 #: words of journalctl when it shows us nothing; it exits with 0 then
 _CLOSED = ("No journal files", "not seeing messages from other users")
-#: from the beginning of a word on, and a bounded one: a host's line may be one word of 64 KiB
+#: from the beginning of a word on, and bounded: a host's line may be one word of 64 KiB
 _NARROW = re.compile(
     r"(?<!\S)(\S{1,64}): [\d.]{1,16} Gb/s available PCIe bandwidth, limited by (.{0,80}? link)"
 )
@@ -131,7 +131,7 @@ def log(seen: Seen) -> str:
 
 
 def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, int] | None:
-    """(what, where), its level, and how many more of them a line tells; None for other lines."""
+    """(what, where), its level, and the count of more in a line; None for other lines."""
     line = line[:MOST_LINE]
     if match := _XID.search(line):
         number, words = int(match[2]), match[3] or ""
@@ -167,7 +167,7 @@ _LOOK_UP = "look the numbers up in NVIDIA's Xid catalogue; the host may stay"
 
 
 def _remedy(what: str) -> str:
-    """What to do about ``what``, a warning: ``Xid 13 (...)``, or a narrow link."""
+    """The remedy for ``what``, a warning: ``Xid 13 (...)``, or a narrow link."""
     kind, _, rest = what.partition(" ")
     number = rest.partition(" ")[0]
     if kind == "Xid" and int(number) in _PROGRAM:

@@ -144,14 +144,14 @@ def test_nothing_is_said_of_a_plain_host() -> None:
         ({"NCCL_IB_HCA": "=mlx5_0,mlx5_1"},
          {"ports": (*ONE, Port("mlx5_1", 1, "DOWN", "DISABLED", 200.0, IB))}, "WARN",
          "NCCL_IB_HCA names mlx5_1, which is DOWN: the job runs with 200 Gb/s",
-         "NCCL does not say so"),
+         "NCCL does not report this"),
         *(({"NCCL_IB_HCA": hca}, {"ports": TEN}, "WARN",
            "NCCL_IB_HCA: mlx5_1 is a prefix and takes mlx5_1, mlx5_10", remedy)
           for hca, remedy in (("mlx5_1", "NCCL_IB_HCA==mlx5_1"), ("mlx5_1,mlx5", None),
                               ("mlx5_1:1,mlx5_0", "NCCL_IB_HCA==mlx5_1:1,mlx5_0"))),
         ({}, {"ports": (*ONE, Port("mlx5_1", 1, "ACTIVE", "LINKUP", 200.0, ROCE))}, "WARN",
          "InfiniBand and RoCE side by side: mlx5_0:1/IB mlx5_1:1/RoCE",
-         "connections between the two fail; name those of one kind"),
+         "connections between the two fail; name ports of one kind"),
         *(({}, {"ports": (*ONE, Port("mlx5_1", 1, state, "LINKUP", 200.0, layer))}, "WARN",
            f"mlx5_1:1 has its link up but is {state}", remedy)
           for state in ("DOWN", "INIT", "ARMED")

@@ -252,7 +252,7 @@ def test_what_else_a_host_tells(part: str, field: str, value: str | None) -> Non
 
 
 def test_a_host_that_did_not_answer_all_is_read_as_far_as_it_goes() -> None:
-    assert host_net(Seen("n1")).unread == "nothing known of its network"
+    assert host_net(Seen("n1")).unread == "its network is unknown"
     odd = {"rdma": call([1]), "netdevs": call(7), "login": HUNG, "route": MISSING}
     assert host_net(Seen("n1", odd)).unread
     some = host_net(Seen("n1", {**odd, "netdevs": call("netdev e flags=41 addresses=10.0.0.5")}))

@@ -98,7 +98,7 @@ def test_a_script_is_known_by_its_bytes() -> None:
         {"a": host("a", script=said(b"[Errno 13] Permission denied: b'/x'\n", 125))}
     )
     assert (gone["a"].text, gone["a"].value) == ("/home/me/train.py: permission denied", "none")
-    assert gone["a"].remedy == "copy it there, as by dispatch put"
+    assert gone["a"].remedy == "copy it to the host: dispatch put"
 
 
 def gpus_of(*counts: int, slots: int | None = None) -> dict[str, Finding]:

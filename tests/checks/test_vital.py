@@ -115,7 +115,7 @@ def test_room_is_told_with_where_and_what_to_do() -> None:
     found = health.disk(host(space_cwd=full))
     assert (found.text, found.remedy) == (
         "/home/me: full: 4 KiB of 100 GiB free",
-        "remove old files there",
+        "remove old files in it",
     )
     assert health.shm(host(space_shm=full)).text.startswith("/dev/shm: full: ")
     assert health.tmp(host(space_tmp=full)).remedy == "remove old files, or set TMPDIR"

@@ -15,7 +15,7 @@ from dispatcher.checks.check import NOT_FOUND, Finding, Level, Seen, Unread, a_f
 
 COMMAND = ("dcgmi", "diag", "-r", "1", "-j")
 NAMES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
-#: statuses of a result; skipped tests say nothing
+#: statuses of a result; skipped tests give no finding
 GRAVE = {"fail": Level.CRITICAL, "warn": Level.WARN, "pass": Level.OK, "skip": Level.OK}
 
 #: severities of warnings that leave the GPU usable: to be watched, to be set otherwise
@@ -23,7 +23,7 @@ MILD = {1, 5}
 
 
 def dcgm(seen: Seen) -> Finding:
-    """The gravest results of DCGM's short test."""
+    """The most severe results of DCGM's short test."""
     reading = seen.reading("dcgm")
     if reading.status == NOT_FOUND:
         return ok(text="DCGM is not installed")
@@ -36,7 +36,7 @@ def dcgm(seen: Seen) -> Finding:
         raise Unread(f"dcgmi: no test in its report; {reading.why()}")
     worst = max(level for level, _ in tests)
     texts = list(dict.fromkeys(text for level, text in tests if level == worst))
-    remedy = "dcgmi diag -r 3 tells more, and takes the GPUs for half an hour"
+    remedy = "dcgmi diag -r 3 tests more, and takes the GPUs for half an hour"
     if worst == Level.CRITICAL:
         return Finding(Level.CRITICAL, a_few(texts, between="; "), remedy)
     return warn(a_few(texts, between="; "), "dcgmi diag -r 1 -v") if worst else ok(str(len(tests)))

@@ -1,7 +1,7 @@
-"""NVLinks: all there, all at full speed, none with errors; pure.
+"""NVLinks: complete, all at full speed, none with errors; pure.
 
 ``nvidia-smi nvlink -s`` lists a GPU's links, a dead link as ``<inactive>`` or not at all. A card
-for PCIe without a bridge is no fault, so the number of links is checked only for kinds that have an
+for PCIe without a bridge is not a fault, so the number of links is checked only for kinds with an
 NVSwitch (``Machine``). ``nvidia-smi nvlink -e`` counts errors since the driver was loaded. A link
 that recovers again and again was seen to fail for good (marin-community/marin#9086).
 """
@@ -131,7 +131,7 @@ class Machine:
 
     floor: GB/s of busbw that an all-reduce over ``gpus`` of them in one host should reach
     (``docs/design/checks.md``). ring: the share of it that is reached without NVLink SHARP: 370 of
-    480 GB/s were seen of an H100 (NVIDIA/nccl-tests#212, #309). Sources of links: gpud's
+    480 GB/s were measured on an H100 (NVIDIA/nccl-tests#212, #309). Sources of links: gpud's
     nvlink.status.a100; NVIDIA's data sheets of H100 and H200; NVIDIA/k8s-test-infra#371.
     """
 

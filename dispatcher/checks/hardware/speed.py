@@ -2,7 +2,7 @@
 
 A GPU that is slow, or calculates wrongly, passes every look at its counters. So ``check --full
 --speed`` lets each work for some seconds (``remote.rank.gpu_speed``). GPUs of one kind should be
-alike in the whole cluster; one that is not is named, as DLRover's and Azure's checks of hosts do.
+equal in the whole cluster; an outlier is named, as DLRover's and Azure's checks of hosts do.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Speed:
 
 @dataclass(frozen=True)
 class Speeds:
-    """The GPUs of a host. all_reduce: GB/s of busbw among them, None if there is none."""
+    """The GPUs of a host. all_reduce: GB/s of busbw among them, None if it was not measured."""
 
     gpus: tuple[Speed, ...] = ()
     all_reduce: float | None = None
@@ -54,7 +54,7 @@ class Speeds:
 
 
 def speeds(seen: Seen) -> Speeds:
-    """What the host's last line says. Raises: Unread."""
+    """Read the host's last line. Raises: Unread."""
     if not has_gpus(seen):
         return Speeds()
     reading = seen.reading("speed")
@@ -85,7 +85,7 @@ def _rate(value: object) -> float:
 
 
 def products(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
-    """Matrix products: as fast as those of other GPUs of the kind, and the same each time."""
+    """Matrix products: as fast as on other GPUs of the kind, and the same each time."""
     usual = _usual(hosts, "product")
 
     def one(seen: Seen) -> Finding:
@@ -147,7 +147,7 @@ def all_reduce(slow: float) -> CheckHosts:
 
 
 def _known(seen: Seen) -> Speeds:
-    """What was measured; nothing where that cannot be read."""
+    """The measured speeds; empty if they cannot be read."""
     try:
         return speeds(seen)
     except Unread:

@@ -22,7 +22,7 @@ MODULES = (
     "/sys/kernel/mm/memory_peers/nv_mem/version",
     "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
 )
-#: Amazon's cards have a way of their own
+#: Amazon's cards use their own driver
 EFA = "/sys/module/efa/version"
 DRIVER, LINUX = "/proc/driver/nvidia/version", "/proc/sys/kernel/osrelease"
 #: Linux that has dma-buf for RDMA
@@ -116,7 +116,7 @@ _NAME = re.compile(r"GPU\d{1,3}")
 def parse(text: str) -> dict[str, tuple[str, str, tuple[str, ...]]]:
     """GPU number -> its NUMA node or else CPUs, the way to the nearest cards, their names.
 
-    "" and () where nothing is said; {} for another text.
+    "" and () for missing values; {} for another text.
     """
     lines = _STYLE.sub("", text).splitlines()
     names = {match[1]: match[2] for line in lines if (match := _LEGEND.fullmatch(line))}
@@ -161,5 +161,5 @@ def _lines(there: Mapping[str, tuple[str, str, tuple[str, ...]]]) -> list[str]:
     lines = []
     for (home, way, near), gpus in groups.items():
         cards = [f"{' '.join(near)} ({way})"] if near else []
-        lines.append(f"{fold(gpus)}: {', '.join([home or 'NUMA node not told', *cards])}")
+        lines.append(f"{fold(gpus)}: {', '.join([home or 'NUMA node unknown', *cards])}")
     return lines

@@ -95,7 +95,7 @@ def topo(text: str, status: int = 0) -> Seen:
         (topo(OLD), OK, "0-13/SYS 14-27/PHB",
          "gpu0: CPUs 0-13, mlx5_0 (SYS); gpu1: CPUs 14-27, mlx5_0 (PHB)"),
         (topo(BARE), OK, "0/ 0/", "gpu[0-1]: NUMA node 0"),
-        (topo(NOWHERE), OK, "/ /", "gpu[0-1]: NUMA node not told"),
+        (topo(NOWHERE), OK, "/ /", "gpu[0-1]: NUMA node unknown"),
         (topo("Failed to run topology matrix", 255), INCOMPLETE, "",
          "could not be read: exit code 255: Failed to run topology matrix"),
         (topo("Legend:\n"), INCOMPLETE, "",
