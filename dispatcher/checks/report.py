@@ -2,7 +2,7 @@
 
 ``remote.probe.survey`` describes a *reading*. A site's own checks are executables on the hosts:
 each prints one JSON line with ``level``, ``text`` and ``remedy``. If it prints anything else, or
-hangs, is INCOMPLETE. Its exit code does not matter.
+hangs, it is INCOMPLETE. Its exit code does not matter.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ REFUSED = {
     b"the latest NVIDIA driver is installed and running.\n":
         ("the driver is not loaded", "modprobe nvidia"),
     b"Failed to initialize NVML: Unknown Error\n":
-        ("the driver cannot be asked: Unknown Error", "in a container: start it anew"),
+        ("the driver cannot be asked: Unknown Error", "in a container: restart it"),
     b"No devices were found\n": ("nvidia-smi finds none of 8 GPUs", "RmInitAdapter"),
 }  # fmt: skip
 

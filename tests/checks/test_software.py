@@ -86,7 +86,7 @@ def test_a_python_that_is_not_there_says_what_to_do(status: int, why: str) -> No
     found = odd(health.python, host(python=Reading(status, b"")))
     assert (found.level, found.text, found.value) == (CRITICAL, f"the ranks' Python: {why}", "none")
     assert found.remedy is not None
-    assert found.remedy.startswith("install it there")
+    assert found.remedy.startswith("install it on the host")
 
 
 def test_a_script_is_known_by_its_bytes() -> None:
