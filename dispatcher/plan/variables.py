@@ -279,7 +279,7 @@ def _pair(line: str, check: Check, known: Found | None) -> tuple[str, str] | Non
 
 
 def _filled(name: str, known: Found) -> str:
-    """The value for ``$name``; if only the host has one, the name between NULs (no value has any)."""
+    """The value for ``$name``; the name between NULs if only the host has it."""
     return "$" if name == "\\" else known.get(name, f"\0{name}\0")
 
 

@@ -9,6 +9,7 @@ this module bounds it, and sinks sanitize it.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterator, Sequence
@@ -209,6 +210,9 @@ def _hint(text: str, lines: Sequence[str]) -> str:
     for form, remedy in _REMEDIES:
         if found := form.search(text):
             return found.expand(remedy)
+    module = re.search(r"No module named '(\w{1,99})'", text)
+    if module and (os.path.isdir(module[1]) or os.path.isfile(f"{module[1]}.py")):
+        return f"{module[1]} is in this folder: -x PYTHONPATH=.:$PYTHONPATH"
     shared = _REMEDIES[0]
     return shared[1] if any(shared[0].search(line) for line in lines[-40:]) else ""
 

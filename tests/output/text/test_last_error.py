@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,23 @@ def test_whatever_a_rank_writes_it_is_a_line_or_nothing(lines: list[str], status
         assert len(found.text) <= MOST_TEXT
         assert "\n" not in found.text
         assert found.text or found.hint
+
+
+def test_a_missing_module_may_be_in_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "own.py").touch()
+    for name in ("mine", "own", "numpy", "mine.sub"):
+        lines = [
+            "Traceback (most recent call last):",
+            '  File "a.py", line 1',
+            f"ModuleNotFoundError: No module named '{name}'",
+        ]
+        found = last_error(lines, 1)
+        assert found is not None
+        assert found.hint.startswith(f"{name} is in this folder: -x ") is (name in ("mine", "own"))
 
 
 def test_it_is_one_line_of_bounded_length() -> None:
