@@ -213,7 +213,7 @@ def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str)
     why = f"{who}: {shown(error.value)} is not one of: {', '.join(error.choices)}"
     near = nearest(error.value, error.choices)
     if option == "--worker":
-        return UsageError(why, hint="--rsh COMMAND, for a way of your own")
+        return UsageError(why, hint="--rsh COMMAND  # for other ways than ssh")
     if near is None:
         hint = option and _translated(option, click.get_current_context())
         return UsageError(why, hint=hint or help_line)
@@ -336,7 +336,7 @@ def exec_words(words: Sequence[str]) -> None:
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", _AS_SHELL_TEXT)
     if word := next(filter(_FOR_SHELL.fullmatch, words[1:]), None):
-        say(f"note: {shown(word)} goes there as it stands; for a shell to read it: --shell '...'")
+        say(f"note: {shown(word)} is sent unchanged; for a shell there: --shell '...'")
 
 
 def _apart(word: str) -> str:

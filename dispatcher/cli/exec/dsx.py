@@ -2,7 +2,7 @@
 
 It is ``dispatch exec``, ``put`` with ``--copy``, ``get`` with ``--rcopy``, and ``shell`` without a
 command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; docs/guides/exec.md lists
-what differs. As there, and with ssh, the words of a command are joined for the hosts' shell.
+the differences. As with them and with ssh, the hosts' shell reads the words of a command.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from dispatcher.plan.exec_plan import spelled
 class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     """Run COMMAND once on every host, as pdsh and clush do; without COMMAND, ask for commands.
 
-    All words together are text for the shell /bin/sh there, as with pdsh, clush and ssh. (dispatch
-    exec takes several words as they stand.)
+    The shell /bin/sh of the hosts reads all words of COMMAND, as with pdsh, clush and ssh. (With
+    dispatch exec no shell reads several words.)
 
-    The letters are those of pdsh and clush. The rest is dispatch exec.
+    Letters mean the same as in pdsh and clush. All other options are those of dispatch exec.
     """
 
     examples = (
@@ -115,8 +115,8 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     )
 
 
-#: options that ask a copy, or a prompt, for nothing that it does not do: it has no standard input,
-#: a copy no output either, and its exit code tells of each failure
+#: options that change nothing for a copy or a prompt: neither reads standard input, a copy shows no
+#: output, and its exit code is not 0 if any host fails
 _NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code")
 
 
@@ -161,19 +161,18 @@ def _aimed(options: DsxOptions) -> DsxOptions:
         options = replace(options, excluded=(*options.excluded, *excluded))
     if options.pick is not None:
         hosts = find_hosts(options, say)
-        picked = set(random.sample(range(len(hosts)), min(options.pick, len(hosts))))
         named = zip(hosts, spelled(hosts, *login(options)), strict=True)
         lists = [name or f"{host.name} port={host.port}" for host, name in named]
+        picked = sorted(random.sample(range(len(lists)), min(options.pick, len(lists))))
         set_typed("lists", "--pick")
-        chosen = tuple(name for n, name in enumerate(lists) if n in picked)
+        chosen = tuple(lists[n] for n in picked)
         options = replace(options, hostfile=(), lists=chosen, excluded=())
     return options
 
 
 def _as(options: DsxOptions, kind: type[Kind], why: str, **changes: Any) -> Kind:
-    """``options`` as a ``kind``, and ``changes``. Raises: UsageError for one that would be lost.
-
-    why: what is said of it.
+    """``options`` as a ``kind``, and ``changes``. Raises: UsageError, which says ``why``, for an
+    option that ``kind`` does not have.
     """
     known = {*names_of(kind), *changes, *DsxOptions._own, *_NOTHING}
     sends = names_of(SendOptions)
@@ -185,7 +184,7 @@ def _as(options: DsxOptions, kind: type[Kind], why: str, **changes: Any) -> Kind
 
 
 def _copied(options: DsxOptions) -> int:
-    """``--copy`` or ``--rcopy``; without ``--dest`` each file to the folder that it has here."""
+    """Copy files. Without ``--dest`` each gets to a folder with the same path as its own."""
     words, dest = options.words, options.dest
     what = "--copy" if options.copy else "--rcopy"
     why = f"and {what} exclude each other"

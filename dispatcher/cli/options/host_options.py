@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dispatcher.cli.options.declaration import Options, Share, dry_run_option, option, replace
@@ -323,37 +324,32 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     """The hosts of ``-H`` and each ``-w``. Raises: UsageError, HostfileError."""
     from dispatcher.cli.options import config_file
     from dispatcher.model.host import Hostlist
-    from dispatcher.plan.hosts.hostfile import (
-        items,
-        narrowed,
-        parse_inline,
-        read_hostfile,
-        read_hosts,
-    )  # fmt: skip
+    from dispatcher.plan.hosts import hostfile
 
     lists: list[Hostlist] = []
     option = value_origin("hostfile", "-H")
     for text in options.hostfile:
-        found = read_hosts(text, lambda: _standard_input("-H"), option=option, slots=slots)
+        found = hostfile.read_hosts(text, lambda: _standard_input("-H"), option=option, slots=slots)
         lists.append(config_file.hosts(found, setting_of("hostfile")))
     option = value_origin("lists", "-w")
     less: list[str] = []
     only: list[str] = []
-    for text in (item for whole in options.lists for item in items(whole)):
+    for text in (item for whole in options.lists for item in hostfile.items(whole)):
         if text == "-":
-            found = read_hosts(text, lambda: _standard_input("-w"), option=option, slots=slots)
+            given = partial(_standard_input, "-w")
+            found = hostfile.read_hosts(text, given, option=option, slots=slots)
         elif text[:1] == "-" or (text[:1] == "/" and not os.path.lexists(text)):
             (less if text[0] == "-" else only).append(text.removeprefix("-"))
             continue
         elif text.startswith("^"):
-            found = read_hostfile(text[1:], option, slots=slots)
+            found = hostfile.read_hostfile(text[1:], option, slots=slots)
         else:
-            found = parse_inline(text, option, slots=slots)
+            found = hostfile.parse_inline(text, option, slots=slots)
         if os.path.lexists(text) and text[-1:].isdigit() and typed("lists"):
             why = f"{option} {text}: a file here has this name; quote lists, as in 'n[1-3]'"
             found = Hostlist(found.hosts, (*found.notices, why))
         lists.append(config_file.hosts(found, setting_of("lists")))
-    return narrowed(lists, less, only, option) if less or only else lists
+    return hostfile.narrowed(lists, less, only, option) if less or only else lists
 
 
 def _standard_input(option: str) -> bytes:

@@ -143,7 +143,7 @@ def _contents(path: str, where: str) -> bytes:
 
 
 def items(text: str) -> list[str]:
-    """``text``, in pieces if it has some that only pdsh has: ``-n2``, ``/REGEX/``, ``^A,^B``."""
+    """``text``, split at its commas if only pdsh has an item: ``-n2``, ``/REGEX/``, ``^FILE``."""
     special = re.search(r"(?:^|,)(?:-.|/|\^)", text)
     if not special or (text.startswith("^") and os.path.lexists(text[1:])):
         return [text]
