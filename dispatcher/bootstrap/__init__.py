@@ -1,5 +1,5 @@
-"""How our code gets onto a host that has none of it: packed, started, told from login noise.
+"""The way our code gets onto a host that has none of it: packed, sent, started, then recognised.
 
-What is sent is in ``remote``; here is how it is packed, the command that loads it, and the
-few lines of sh for hosts without Python. Never here: what the code does once it runs.
+``remote`` has the code that is sent; this room packs it, and has the command that loads it and the
+few lines of sh for hosts without Python. Never here: the work of that code once it runs.
 """

@@ -9,10 +9,10 @@
     stdout    noise (banners, rc files) - SYNC marker - frames
 
 The command means the same to sh, bash, dash, tcsh and fish: it holds one single-quoted word without
-``'``, ``!``, backslash or newline. The Python inside it reads line 1 a byte at a time, so nothing
-of what follows is swallowed. Nothing secret is in it, nothing is written to the host's disk, and
-``-I -S`` keeps the user's own files out. A host's end of a copy first says in one line who reads on
-(``PYTHON``, ``SHELL``), since a host without Python copies too.
+``'``, ``!``, backslash or newline. The Python inside it reads line 1 a byte at a time, so the
+bytes after it are left. It holds no secret, it writes nothing to the host's disk, and
+``-I -S`` keeps the user's own files out. A host's end of a copy first sends one line that names
+its reader (``PYTHON``, ``SHELL``), since a host without Python copies too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from dispatcher.remote.protocol.frames import SYNC
 OLDEST_PYTHON = (3, 8)
 _MINORS = range(14, 7, -1)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in _MINORS)
-#: what is looked for on a host, in this order
+#: the Pythons to look for on a host, in this order
 PYTHONS = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
 
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
@@ -44,7 +44,7 @@ MODULES = (
     "agent.agent_loop", "agent.main",
 )  # fmt: skip
 
-#: what few runs need; it follows in the ``prepare`` order of those that do
+#: modules for few runs; they follow in the ``prepare`` order of the runs that need them
 PARTS = (
     "pmi.pmi_port", "agent.rank_stdin", "probe.probes", "probe.survey",
     "probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state", "pmi.pmix_bridge",
@@ -52,23 +52,23 @@ PARTS = (
     "host.tcp_peer",
 )  # fmt: skip
 
-#: a host's end of a copy; what passes files on where there is a tree
+#: a host's end of a copy; the module that passes files on where there is a tree
 COPY = (
     "protocol.packing", "protocol.mux", "protocol.copy_frames", "host.own_folder", "copy.disk",
     "copy.receiver", "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
 
-#: who reads on where a copy is to begin
+#: the reader of the next bytes where a copy will begin
 PYTHON, SHELL = b"P\n", b"S\n"
 
-#: what the far side says, before any SYNC, when it found nothing to run us with
+#: the far side's message, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
 
-#: what is written to a host first: a login file that reads standard input gets lines of it
+#: the first bytes for a host: a login file that reads standard input gets lines of these
 BLANK_LINES = b"\n" * 8
-#: why nothing can start on a host, and what helps
+#: why nothing can start on a host, and a fix
 READS_INPUT = "a login file of this host reads standard input, where the %s comes from"
 READ_NO_INPUT = "[ -t 0 ] || return  # at the top of the login file that reads standard input"
 
@@ -127,8 +127,8 @@ from dispatcher.remote.copy.copy_main import main
 sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 """
 
-#: seconds in which all of the source has to be there; what waits for it on a host that was cut off
-#: would wait for hours. As long as the lease of an agent that has been told none
+#: seconds in which all of the source has to be there; on a host that was cut off the reader
+#: would wait for hours. As long as the lease of an agent that has got none
 SOURCE_LIMIT = 30
 #: exit status where the first line is not ours, which begins with ``S=``: a login file took it
 INPUT_TAKEN = 97
@@ -137,8 +137,8 @@ _READ += "s=next(filter(bytes.strip,f),bytes());"
 _STAGE_ZERO = _READ + f"s[:2]==bytes([83,61]) or sys.exit({INPUT_TAKEN});exec(s)"
 
 #: of the names n, in r the first Python that works, in q the first that is there. A program is
-#: believed. What only leads to one (a script, a shim of pyenv, asdf or mise) is asked: its Python
-#: may not be there, and a script may print, or split its arguments
+#: believed. A file that only leads to one (a script, a shim of pyenv, asdf or mise) is asked: its
+#: Python may not be there, and a script may print, or split its arguments
 _FIND = (
     'q= r=;for p in $n;do f=$(command -v "$p")||continue;q=${q:-$p} l=;{ IFS= read -r l <"$f";} '
     '2>/dev/null;case $f:$l in */shims/*);;*:?ELF*)r=$p;break;;esac;[ "$("$p" -I -S -c '
@@ -153,7 +153,7 @@ echo S; eval "$s"
 """
 _SHELL_ONLY = 's=$1; shift; echo S; eval "$s"'
 
-#: Python of any version; too old for us, it says so only where no newer one can
+#: Python of any version; too old for us, it reports that only where no newer one can
 _COPY_LOADER = f"""
 import os, sys
 if sys.version_info < {OLDEST_PYTHON!r}:
@@ -192,25 +192,25 @@ def _become(start: str, names: Iterable[str] = PYTHONS) -> str:
 
 
 def python_command(*words: str) -> tuple[str, ...]:
-    """The argv that runs a host's Python with ``words``, in a command of its own, without an agent.
+    """The argv that runs a host's Python with ``words``, in its own command, without an agent.
 
-    It takes no module from the folder that it is started in, which may be anybody's.
+    It takes no module from the folder that it is started in, which may be another user's.
     """
     return ("/bin/sh", "-c", _become('"$@"'), "sh", *words)
 
 
 def copy_command(script: str, arguments: Sequence[str] = ()) -> tuple[str, ...]:
-    """The argv that begins a copy on a host. script, arguments: what sh runs without Python."""
+    """The argv that begins a copy on a host. script, arguments: for sh on hosts without Python."""
     return ("/bin/sh", "-c", _COPY, "dispatch", _COPY_LOADER, script, *arguments)
 
 
 def is_plain(name: str) -> bool:
-    """Whether ``name`` can stand in a command line of every shell without quotes."""
+    """Whether every shell reads ``name`` as one plain word without quotes."""
     return _PLAIN_PATH.fullmatch(name) is not None
 
 
 def payload() -> bytes:
-    """What is written to the agent's standard input before the first frame."""
+    """The bytes for the agent's standard input before the first frame."""
     with _packing:  # or all who need it first, a thread a host, would each pack it
         return _payload()
 
@@ -222,7 +222,7 @@ def _payload() -> bytes:
 
 @functools.cache
 def copy_payload(tree: bool = False) -> bytes:
-    """What a host that said ``PYTHON`` is sent before the first frame; tree: it passes files on."""
+    """The bytes for a ``PYTHON`` host before the first frame; tree: it passes files on."""
     names = COPY + COPY_TREE * tree
     return payload_of({name: source(name) for name in names}, _START_COPY)
 
@@ -233,7 +233,7 @@ def sources() -> dict[str, str]:
 
 
 def parts(names: Iterable[str]) -> dict[str, str]:
-    """Those of ``PARTS`` that a run needs, as its ``prepare`` order takes them."""
+    """The modules of ``PARTS`` in ``names``, as a run's ``prepare`` order takes them."""
     return {f"{REMOTE}.{name}": source(name) for name in names}
 
 
@@ -273,13 +273,13 @@ def standalone_command(source: str, argument: bytes) -> tuple[str, ...]:
 
 
 def lean(source: str) -> str:
-    """``source`` without docstrings, comments, what functions return, and what only checkers read.
+    """``source`` without docstrings, comments, types of results, and lines for type checkers.
 
     Every other line stays in its place. A line of the agent's code that begins with three
-    quotes begins a docstring, a comment at the end of a line stands behind two spaces, a
-    function's head ends with ``) -> TYPE:``, and what is below ``if TYPE_CHECKING:`` runs to the
-    next line that is not indented; a test holds the agent to that. Comments are a fifth of what
-    would be sent; types in a function's head stay, since to find them takes longer.
+    quotes begins a docstring, a comment at the end of a line comes after two spaces, a
+    function's head ends with ``) -> TYPE:``, and the lines below ``if TYPE_CHECKING:`` run to the
+    next line that is not indented; a test holds the agent to that. Comments are a fifth of the
+    source; types in a function's head stay, since to find them takes longer.
     """
     lines = []
     inside = for_checkers = False
@@ -339,7 +339,7 @@ def _stage_one(size: int) -> bytes:
 
 
 class SyncScanner:
-    """Finds the end of the noise in what an agent's host says: banners, the output of login files.
+    """Finds the end of the noise in a host's output: banners, the output of login files.
 
     Pure, any chunking.
     """
@@ -350,7 +350,7 @@ class SyncScanner:
         self._tail = b""
 
     def feed(self, data: bytes) -> bytes | None:
-        """What follows the marker once it has been seen, else None (and ``data`` was noise)."""
+        """The bytes after the marker once it has come, else None (and ``data`` was noise)."""
         text = self._tail + data
         at = text.find(SYNC)
         if at < 0:
@@ -376,9 +376,9 @@ class SyncScanner:
 
 
 def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
-    """Why no agent came up on a host, from all it said and the command's exit status.
+    """The failure of a host without an agent, from its output and the command's exit status.
 
-    by_hand: ``python3 -V`` there, as a user types it.
+    by_hand: ``python3 -V`` on the host, as a user types it.
     """
     output = (errors or noise).decode("utf-8", "backslashreplace").strip()
     why = pythons_tried(output)
@@ -401,27 +401,27 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
 
 
 def flood_hint(by_hand: str) -> str:
-    """How to see what floods a host's logins. by_hand: ``true`` there, as a user types it."""
+    """A command that shows a flood at login. by_hand: ``true`` there, as a user types it."""
     return f"{by_hand} 2>&1 | head -c 999 | cat -v  # what it writes at login"
 
 
 def slow_hint(by_hand: str) -> str:
-    """What may keep a host from starting anything. by_hand: ``true`` there, as a user types it."""
+    """A hint about slow login files. by_hand: ``true`` on the host, as a user types it."""
     why = "are its login files slow? One that reads standard input needs at its top"
     return f"time {by_hand} </dev/null  # {why}: [ -t 0 ] || return"
 
 
 def pythons_tried(errors: str) -> str:
-    """What a host without a Python for us says that it has tried; "" for another host."""
+    """The Pythons that a host reports to have tried in vain; "" if its output names none."""
     for line in errors.splitlines():
         tried = line.partition(NO_PYTHON_MARK)[2]
-        if tried and not tried.startswith("$n"):  # which is our command, by who cannot run it
+        if tried and not tried.startswith("$n"):  # our command, from a shell that cannot run it
             return tried[:400]
     return ""
 
 
 def remote_message(data: bytes) -> str:
-    """The last three lines of what a host said, to end a message with; "" for nothing."""
+    """The last three lines of a host's output, to end a message with; "" for nothing."""
     lines = data.decode("utf-8", "backslashreplace").strip().splitlines()
     last = "; ".join(lines[-3:])[-400:]
     return f"; remote said: {last}" if last else ""

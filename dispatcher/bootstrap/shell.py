@@ -1,4 +1,4 @@
-"""POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
+"""POSIX sh for hosts: end a command when we end, find a run's processes, copy without Python.
 
     command   exec /bin/sh -c '<read a line, run it if it is ours>'    the same for every command
     stdin     blank lines for login files that read any; the script, a line; then, in one line or
@@ -6,12 +6,12 @@
               then orders, one signal name a line (TERM); its end means: we are gone
     stdout    noise (rc files, banners) - SYNC marker - the command's output
 
-The script leaves a watcher in the background and then becomes the command by ``exec``; why, and
-what that does not cover, is told in ``docs/design/exec.md``. It runs under dash, bash, busybox ash,
-zsh and ksh, and knows no program but sh, and ``sleep`` when it has to kill.
+The script leaves a watcher in the background and then becomes the command by ``exec``;
+``docs/design/exec.md`` has the reasons and the limits. It runs under dash, bash, busybox ash,
+zsh and ksh, and needs no program but sh, and ``sleep`` when it has to kill.
 
-What a run left on a host is found by ``DISPATCH_RUN_ID`` in the environment of our processes,
-looked at again just before a kill, and in the names of agents' folders. The answer is a line each:
+Leftovers of a run are found by ``DISPATCH_RUN_ID`` in the environment of our processes, checked
+again just before a kill, and in the names of agents' folders. The answer is a line each:
 ``found``, ``killed`` or ``left PID RUN_ID NAME``; of folders ``found``, ``removed`` or ``kept -``.
 """
 
@@ -30,7 +30,7 @@ from dispatcher.remote.protocol.frames import SYNC
 _READ = "IFS= TMOUT= read -r"
 #: the first line that is not blank. Of one without an end half may be missing
 _FIRST = f's=;until [ "$s" ];do {_READ} s||s=-;done;'
-#: it begins so: a login file may have taken more than blank lines, and left half a command
+#: its beginning: a login file may have taken more than blank lines, and left half a command
 MARK = ": dispatch;"
 COMMAND = (
     f'exec /bin/sh -c \'{_FIRST}case $s in "{MARK}"*)eval "$s";;'
@@ -50,21 +50,21 @@ _GROUP = "p=${DISPATCH_GROUP:-${p:-$PPID}};unset DISPATCH_GROUP;g=-$$;kill -0 $g
 #: with a terminal a new session would lose it: there a sudo that makes none of its own (without
 #: use_pty) leads the group
 _SUDO_LEADS = "{ g=-$PPID;kill -0 $g 2>/dev/null;}||"
-#: TERM, a second, KILL; but only while the command itself still runs, or was told to end
+#: TERM, a second, KILL; but only while the command itself still runs, or after an order to end
 _END = "kill -0 $$||[ $o ]||exit;kill -TERM $g;sleep 1;kill -KILL $g"
 _WATCH_ORDERS = (
     "exec 3<&0;(exec <&3 3<&- >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
     "o=;TMOUT=0;while IFS= read -r s;do o=1;kill -$s $g;done;" + _END + ")&"
 )
-#: who may not signal sshd (sudo made it another user) looks it up. It ignores signals from the
-#: first, since a terminal's Ctrl-C is for it, too, and may come before it has run at all
+#: where we may not signal sshd (sudo made us another user) we look it up. The watcher ignores
+#: signals from the first: a terminal's Ctrl-C is for it, too, and may come before it has run at all
 _WATCH_PARENT = (
     "o=;trap '' HUP INT QUIT TERM;(exec </dev/null >/dev/null 2>&1;"
     "while { kill -0 $p||[ -d /proc/$p ]||ps -p $p;}&&kill -0 $$;do sleep 1;done;" + _END + ")&"
     "trap - HUP INT QUIT TERM;"
 )
-#: the same for a script of ours (``SentScript``), which they remove; in a session of their own,
-#: so that they survive who kills the whole group. $1: the leader, $2: the group, $3: the folder,
+#: the same for a script of ours (``SentScript``), which they remove; in their own session,
+#: so that they survive a kill of the whole group. $1: the leader, $2: the group, $3: the folder,
 #: $4: sshd
 _SCRIPT_END = (
     'kill -0 $1||[ $o ]||{ rm -rf -- "$3";exit;};kill -TERM $2;sleep 1;rm -rf -- "$3";'
@@ -77,8 +77,8 @@ _SCRIPT_ORDERS = (
 _SCRIPT_PARENT = (
     "o=;while { kill -0 $4||[ -d /proc/$4 ]||ps -p $4;}&&kill -0 $1;do sleep 1;done;" + _SCRIPT_END
 )
-#: the shell waits for the script, and so can remove it before anybody hears of its end; what the
-#: shell itself would say of a signal is not the script's
+#: the shell waits for the script, and so can remove it before its end is known; the shell's own
+#: message about a signal is not the script's
 _RUN_SCRIPT = "unset d f u x;trap : HUP INT QUIT TERM;exec 4>&2 2>/dev/null;"
 _LEAVE_SCRIPT = 's=$?;rm -rf -- "$dispatch_folder";exit $s'
 _SYNC_WORDS = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
@@ -92,7 +92,7 @@ _PLACES = '"${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm "$HOME"'
 class SentScript:
     """A script of ours that the host has while it runs: ``name`` in a folder of mode 0700.
 
-    folder: that folder's name, which nobody can guess. at: which of the words stands for its path.
+    folder: that folder's name, hard to guess. at: the index of the word to replace by its path.
     """
 
     folder: str
@@ -101,7 +101,7 @@ class SentScript:
     at: int
 
     def stage(self) -> str:
-        """Shell text, one line, that writes it: in ``f`` is its path, in a long name its folder.
+        """Shell text, one line, that writes it: then ``f`` has its path, a long name its folder.
 
         Its bytes are one line of ASCII: a shell reads many lines in a time that grows with their
         square. They are counted, since half a script must not run. In a folder that is neither
@@ -132,10 +132,10 @@ _ESCAPED = [_escaped(code) for code in range(256)]
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A command line whose shell says ``ready`` on standard output and only then reads an opening.
+    """A command line whose shell prints ``ready`` on standard output, then reads an opening.
 
-    Before that, on either stream, it may say ``prompt``: sudo wants a password and a newline.
-    Neither is part of the command line, which ``set -x`` shows. ``first`` is written at once.
+    Before that, on either stream, it may print ``prompt``: sudo wants a password and a newline.
+    Both stay out of the command line, which ``set -x`` shows. ``first`` is written at once.
     """
 
     command: str
@@ -145,9 +145,9 @@ class Wrapper:
 
 
 def wrapper(token: str, *, terminal: bool = False, sudo: str | None = None) -> Wrapper:
-    """What a command on a terminal, or as user ``sudo``, is wrapped in.
+    """The wrapper of a command on a terminal, or as user ``sudo``.
 
-    token: a word nobody can guess. A terminal passes all bytes unchanged and echoes nothing until
+    token: a word that is hard to guess. A terminal passes all bytes unchanged and echoes none until
     the command starts. sudo comes first, so that the watcher may end what the command starts.
     """
     quiet = "t=$(stty -g);stty raw -echo;" if terminal else ""
@@ -174,13 +174,13 @@ def opening(
     one_pipe: bool = False,
     script: SentScript | None = None,
 ) -> bytes:
-    """What is written to the host first, to run ``words`` exactly as they are.
+    """The first bytes for the host, to run ``words`` exactly as they are.
 
     environment: variables for the command that this text does not use. exports: any others, set
-    last. stdin: what is written next is the command's input; otherwise it has none and orders may
+    last. stdin: the next bytes are the command's input; otherwise it has none and orders may
     follow. terminal: it came through a ``wrapper`` with one, which is the command's input.
     one_pipe: standard error goes into standard output's pipe, as it was written between the rest.
-    script: written there first, and removed before its end is told, it is killed or we are gone.
+    script: written there first, and removed before its end is known, it is killed or we are gone.
     """
     stdin = stdin or terminal
     text, given = (
@@ -254,7 +254,7 @@ def order(signal: str) -> bytes:
 
 #: rounds of looking and killing: a process may fork while it is looked for
 ROUNDS = 5
-#: processes of one host that are told
+#: processes of one host that are listed
 MOST = 10_000
 
 _SCRIPT = r"""
@@ -315,9 +315,9 @@ exit 0
 
 
 def words(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
-    """The command that finds what is left of ``run_ids``, of any run if there are none."""
+    """The command that finds leftovers of ``run_ids``, of any run if there are none."""
     assert all(map(is_run_id, run_ids))
-    assert run_ids or not kill  # never kill what nobody has named
+    assert run_ids or not kill  # kill only runs that were named
     return ("/bin/sh", "-c", _SCRIPT, "sh", "1" if kill else "0", *run_ids)
 
 
@@ -335,7 +335,7 @@ class Tagged:
 
 
 def parse(text: bytes) -> list[Tagged]:
-    """What a host's answer tells of; other lines are passed over.
+    """The findings in a host's answer; other lines are skipped.
 
     A process that takes long to die is killed again in the next round, and still counts once.
     """
@@ -357,7 +357,7 @@ def parse(text: bytes) -> list[Tagged]:
 
 
 #: h PATH: into $p the path with the home folder it begins with, which ``cli.exec.run_copy`` has
-#: judged to be ~ or ~user: nothing else is ever evaluated
+#: checked to be ~ or ~user: nothing else is ever evaluated
 _HOME = """
 h() {
   p=$1
@@ -424,7 +424,7 @@ done
 )
 
 #: PATH...: one tar after the other on standard output, each with the path's last part only.
-#: A link is followed, one to a folder only with a slash behind it
+#: A link is followed, one to a folder only with a slash after it
 GET = (
     _HOME
     + """

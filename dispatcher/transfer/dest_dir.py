@@ -1,9 +1,9 @@
-"""A folder of ours that a host fills that may be hostile.
+"""A folder of ours for the files of a host that may be hostile.
 
-Every part of a name is judged, and its first one we asked for. Folders are entered by descriptor,
+Every part of a name is checked, and we asked for its first one. Folders are entered by descriptor,
 never through a link; a file is written in a folder of ours (the *stage*) and renamed from there.
-A link is made only when it points inside the folder. Memory does not grow with what a host lists.
-Where a folder takes two names for one (``A`` and ``a``) the second of two files is left out.
+A link is made only when it points inside the folder. Memory does not grow with a host's list.
+Where a folder treats two names as one (``A`` and ``a``) the second of two files is left out.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ MOST_DEPTH = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 SECOND = 10**9  # nanoseconds, as all times here are
 _LATEST = 2**33 * SECOND  # a time beyond this one is not believed; before 1970 neither
-#: names looked after where a folder takes two for one: 7 MiB of them
+#: names to remember where a folder treats two as one: 7 MiB of them
 _MOST_KNOWN = 100_000
-#: names that are told of those left out
+#: names of left-out files that are listed
 MOST_TOLD = 5
 
 
 class BadArchive(Exception):
-    """What the host sends is broken or tries what it may not; the message says what."""
+    """The host sent broken data or data that it may not send; the message says which."""
 
 
 class Place:
-    """The folder ``path``, made if it is not there; it may be no link itself. Raises: OSError.
+    """The folder ``path``, made if it does not exist; not a link. Raises: OSError.
 
     names: first parts that names may have; patterns: parts with wildcards that others may begin
     with.
@@ -46,7 +46,7 @@ class Place:
         self.open()
         sweep(path)
         self._stage = ""
-        self._staged = -1  # the stage's descriptor; locked, so that nobody sweeps it
+        self._staged = -1  # the stage's descriptor; locked, so that no other copy sweeps it
         self._names = names
         self._patterns = patterns
         self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
@@ -56,12 +56,12 @@ class Place:
         self._omitted = 0
 
     def open(self) -> None:
-        """Open it again after ``close``; what is known of the copy has stayed. Raises: OSError."""
+        """Open it again after ``close``, with all that it knew. Raises: OSError."""
         self._root = os.open(self._path, _FOLDER)
         self._last: tuple[list[str], int] = ([], os.dup(self._root))
 
     def _folds(self) -> bool:
-        """Whether two names may be one file here; tried, since no system call tells."""
+        """Whether two names may be one file here; tried, since no system call reports it."""
         probe = STAGE_HERE + os.urandom(6).hex() + "-\u00e9"
         try:
             os.mkdir(probe, 0o777, dir_fd=self._root)
@@ -80,7 +80,7 @@ class Place:
             os.rmdir(probe, dir_fd=self._root)
 
     def close(self) -> None:
-        """Remove the stage with what is left in it; the files that have their names stay."""
+        """Remove the stage with its leftover files; the files that have their names stay."""
         if self._staged >= 0:
             for name in os.listdir(self._staged):
                 os.unlink(name, dir_fd=self._staged)
@@ -106,7 +106,7 @@ class Place:
         return parts
 
     def enter(self, parts: list[str], *, make: bool = False) -> int:
-        """A descriptor of the folder ``parts``, ours until the next call. Raises: OSError."""
+        """A descriptor of the folder ``parts``, valid until the next call. Raises: OSError."""
         if self._last[0] == parts:
             return self._last[1]
         fd = os.dup(self._root)
@@ -129,7 +129,7 @@ class Place:
         return fd
 
     def status(self, parts: list[str]) -> os.stat_result | None:
-        """What stands there now, a link itself; None for nothing."""
+        """lstat of the path; None if it cannot be read."""
         try:
             return os.stat(parts[-1], dir_fd=self.enter(parts[:-1]), follow_symlinks=False)
         except OSError:
@@ -137,7 +137,7 @@ class Place:
 
     @contextmanager
     def _named(self, parts: list[str]) -> Iterator[None]:
-        """What goes wrong is told of ``parts`` by the path that the user knows."""
+        """Name ``parts`` in an error by the path that the user knows."""
         try:
             yield
         except OSError as error:
@@ -145,14 +145,14 @@ class Place:
             raise OSError(error.errno, error.strerror, path) from None
 
     def read(self, parts: list[str]) -> int:
-        """A descriptor to read the file there, the caller's to close. Raises: OSError."""
+        """A descriptor to read the file ``parts``; the caller closes it. Raises: OSError."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.open(parts[-1], flags, dir_fd=self.enter(parts[:-1]))
 
     # -- what is made -------------------------------------------------------------------
 
     def folder(self, parts: list[str], mode: int, mtime: int) -> None:
-        """A folder; it gets its time when all that follows is in it."""
+        """Make a folder; it gets its time when all its entries are in it."""
         self._leave(parts)
         self._above(parts)
         folder = self.enter(parts, make=True)
@@ -171,7 +171,7 @@ class Place:
             raise BadArchive(f"in no folder that was listed: {'/'.join(parts)[:80]!r}") from None
 
     def _leave(self, parts: list[str]) -> None:
-        """Give the folders their times in which ``parts`` is not; lists go depth first."""
+        """Set the times of the folders that ``parts`` is not in; lists go depth first."""
         while self._open and parts[: len(self._open[-1][0])] != self._open[-1][0]:
             inner, mtime = self._open.pop()
             folder = self.enter(inner)
@@ -179,11 +179,11 @@ class Place:
                 set_time(folder, mtime)
 
     def settle(self) -> None:
-        """Give the rest of the folders their times; nothing is made after it."""
+        """Set the times of the other folders; nothing is made after it."""
         self._leave([])
 
     def keep(self, status: os.stat_result) -> None:
-        """The file of ``status`` belongs to this copy: no other of it is to take its place."""
+        """Note that the file of ``status`` belongs to this copy: no other may take its place."""
         if self._known is not None and len(self._known) < _MOST_KNOWN:
             self._known.add(status.st_ino)
 
@@ -192,11 +192,11 @@ class Place:
         there = self.status(parts) if self._known else None
         if there is None or self._known is None or there.st_ino not in self._known:
             return False
-        self.leave_out("/".join(parts), "the folder here takes its name for that of another file")
+        self.leave_out("/".join(parts), "the folder here treats its name as another file's")
         return True
 
     def create(self) -> tuple[int, str]:
-        """A new file in the stage: descriptor and name."""
+        """Make a new file in the stage: descriptor and name."""
         name = os.urandom(6).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with self._named([]):
@@ -226,7 +226,7 @@ class Place:
             return self.keep(os.fstat(fd))
 
     def link(self, parts: list[str], target: str) -> None:
-        """A link, if it leads inside. Raises: BadArchive, OSError, CannotCopy."""
+        """Make a link, if it leads inside. Raises: BadArchive, OSError, CannotCopy."""
         self._leave(parts)
         if not self._inside(parts[:-1], target):
             self.refuse(parts, "a link that leads outside")
@@ -245,8 +245,8 @@ class Place:
     def _inside(self, folder: list[str], target: str) -> bool:
         """Whether a link of ``folder`` to ``target`` leads inside, now and later.
 
-        The folders that it lies in are none of them links; what it goes back from by ``..`` has
-        to be a folder, too: nothing makes a link of that any more.
+        The folders above it are not links; a part that ``..`` goes back from has to be a folder,
+        too: nothing makes a link of that any more.
         """
         if target.startswith("/") or "\0" in target:
             return False
@@ -271,7 +271,7 @@ class Place:
         return True
 
     def refuse(self, parts: list[str], why: str, told: str = "") -> None:
-        """Leave ``parts`` out. Raises: CannotCopy, ``told``, where it was asked for itself."""
+        """Leave ``parts`` out. Raises: CannotCopy(``told``) where the user named it."""
         name = "/".join(parts)
         if name in self._names:
             raise CannotCopy(told or f"{name[:80]!r}: {why}")
@@ -285,7 +285,7 @@ class Place:
 
     @property
     def left_out(self) -> list[str]:
-        """Names left out with why: the first of them, and how many more there are."""
+        """Names left out, each with the reason: the first of them, and how many more there are."""
         return self._left_out + and_more(self._omitted)
 
     # -- what goes on another time --------------------------------------------------------
@@ -303,7 +303,7 @@ class Place:
 
 
 def and_more(count: int) -> list[str]:
-    """What stands behind the first ``MOST_TOLD`` of ``count`` names; [] if these are all."""
+    """The text after the first ``MOST_TOLD`` of ``count`` names; [] if these are all."""
     return [f"and {count - MOST_TOLD} more"] if count > MOST_TOLD else []
 
 

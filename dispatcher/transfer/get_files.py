@@ -1,12 +1,12 @@
 """The launcher's end of ``get``: reads a host's list, fetches the files that are missing here.
 
-A host with Python is sent the program ``remote.copy`` and paths; it answers with a list in pieces,
-is told which files are needed, and sends just those. A host without sends a tar, which is taken
-apart when it is whole. One thread a host asks, judges and writes. A large file comes into a *part*
-that stays when the connection is lost; everything else into the stage of its place.
+A host with Python gets the program ``remote.copy`` and paths; it answers with a list in pieces,
+gets the numbers of the files that are needed, and sends just those. A host without sends a tar,
+which is taken apart when it is whole. One thread a host asks, checks and writes. A large file comes
+into a *part* that stays when the connection is lost; everything else into the stage of its place.
 
-What no honest host does is ``BadArchive``; what is too much for us, or cannot be read on the host,
-``CannotCopy``; what our disk refuses ``OSError``.
+Data that no honest host sends is ``BadArchive``; data that is too much for us, or that the host
+cannot read, is ``CannotCopy``; an error of our disk is ``OSError``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CHUNK = 256 << 10
 
 @dataclass(frozen=True)
 class Group:
-    """``paths`` there, each with the name it gets in the folder ``place`` here."""
+    """``paths`` on the host, each with its name in the folder ``place`` here."""
 
     place: str
     paths: tuple[tuple[str, str], ...]
@@ -58,7 +58,7 @@ _IN_MEMORY, _LONGEST_LIST = 1 << 20, 256 << 20
 
 
 class Receiving:
-    """The files of one host's list, into its groups' places; ``limit``: of their bytes."""
+    """Receives the files of one host's list, into its groups' places; ``limit``: of their bytes."""
 
     def __init__(
         self, groups: Sequence[Group], *, limit: int, checksum: bool, resume: bool
@@ -67,7 +67,7 @@ class Receiving:
         self._checksum = checksum
         self._resume = resume
         self._ends: list[int] = []  # of each piece
-        self._wanted = bytearray()  # 1 for each entry whose bytes are to come
+        self._wanted = bytearray()  # 1 for each entry whose bytes will follow
         self._left = 0  # of these
         self._links = False
         self._parts: dict[int, Incoming] = {}
@@ -88,7 +88,7 @@ class Receiving:
     # -- the list -----------------------------------------------------------------------
 
     def offer(self, answer: dict[str, Any]) -> bool:
-        """The next piece; whether there are more. Raises: Malformed, BadArchive, CannotCopy."""
+        """Take the next piece; whether more follow. Raises: Malformed, BadArchive, CannotCopy."""
         listed, more = answer.get("list"), answer.get("more") is True
         if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
             raise Malformed("no list")
@@ -124,7 +124,7 @@ class Receiving:
         return more
 
     def _entries(self) -> Iterator[tuple[int, Entry]]:
-        """The entries of all pieces, which were judged when they came."""
+        """The entries of all pieces, which were checked when they came."""
         index = at = 0
         for end in self._ends:
             self._pieces.seek(at)
@@ -163,7 +163,7 @@ class Receiving:
                 self._places[number].close()
 
     def close(self) -> None:
-        """Close all; parts stay, if they may be gone on with."""
+        """Close all; parts stay, if a later copy may continue them."""
         self._turns = iter(())
         for part in self._parts.values():
             os.close(part.fd)
@@ -182,14 +182,14 @@ class Receiving:
         return [text for place in self._places.values() for text in place.left_out]
 
     def needs(self) -> dict[str, Any]:
-        """Which files are to be sent, and what there is of them already; the list is whole."""
+        """The files to send, and the parts that we have already; the list is whole."""
         self._left = self.sent
         self._turns = self._entries()
         self._next()
         return needs(bytes(self._wanted), self._parts)
 
     def _next(self) -> None:
-        """Make the folders up to the next file that is to come, and take that for its turn."""
+        """Make the folders up to the next file that will come, and make that the present one."""
         self._now = self._file = None
         self._begun = False
         for index, entry in self._turns:
@@ -207,7 +207,7 @@ class Receiving:
         if not (self._checksum or same_time(there.st_mtime_ns, entry.mtime)):
             return False
         if not disk.is_ours(there) and not (self._checksum and os.geteuid() == 0):
-            return False  # of another user's even what is the same may change any time
+            return False  # another user's file may change any time, even if it is the same now
         if self._checksum and not self._same_contents(entry, place, parts):
             return False
         place.keep(there)
@@ -224,7 +224,7 @@ class Receiving:
         return bool(known.hexdigest() == entry.more)
 
     def _part(self, entry: Entry, place: Place, *, make: bool) -> Incoming | None:
-        """The part of ``entry``, locked and read; None where it is not to have one."""
+        """The part of ``entry``, locked and read; None where it must not have one."""
         if entry.size < WORTH:
             return None
         words = f"{entry.path}\0{entry.size}\0{entry.mtime}"
@@ -242,7 +242,7 @@ class Receiving:
         return part
 
     def _resumed(self, entry: Entry, place: Place) -> None:
-        """Keep the part of the entry that was judged last, if there is one."""
+        """Keep the part of the last checked entry, if there is one."""
         part = self._part(entry, place, make=False) if len(self._parts) < MOST_PARTS else None
         if part is not None and part.size:
             self._parts[len(self._wanted) - 1] = part
@@ -271,7 +271,7 @@ class Receiving:
             try:
                 file.take(kind, body)
             except OSError:
-                if index in self._parts:  # what has filled the disk is not to keep it full
+                if index in self._parts:  # a part that filled the disk must not keep it full
                     self._find(entry.path)[0].drop_part(file.path)
                 raise
         elif kind == copy_frames.START and not self._begun:
@@ -293,12 +293,12 @@ class Receiving:
             raise Malformed(f"a frame of kind {kind!r}")
 
     def _begin(self, index: int, entry: Entry) -> Incoming:
-        """What takes ``entry``, whose turn it is, from its first byte."""
+        """A file to receive ``entry``, the present one, from its first byte."""
         place, _ = self._find(entry.path)
         part = self._part(entry, place, make=True)
         if part is None:
             return Incoming(*place.create())
-        part.restart()  # the host knows nothing of what may be there
+        part.restart()  # the host does not know of the bytes in it
         self._parts[index] = part
         return part
 
@@ -312,12 +312,12 @@ class Receiving:
         self._finish(file)
 
     def _drop(self, index: int, place: Place, file: Incoming) -> None:
-        """Remove it if it is a part; what is in the stage goes with that."""
+        """Remove it if it is a part; files in the stage go with the stage."""
         if self._parts.pop(index, None) is not None:
             place.drop_part(file.path)
 
     def _finish(self, file: Incoming) -> None:
-        """Take the turn of the next one."""
+        """Close the present file and go on to the next."""
         self._file = None
         os.close(file.fd)
         self._left -= 1
@@ -334,12 +334,12 @@ class Receiving:
         self._leave()
 
 
-#: how much larger a tar may be than what is in it: a block or two a member
+#: how much larger a tar may be than its contents: a block or two a member
 _TAR_OVERHEAD = 1 << 30
 
 
 class Fetching(CopyHandler):
-    """Talks with the hosts: ``plans[node]`` comes from ``node``, ``limit`` bytes at most."""
+    """Fetches from the hosts: ``plans[node]`` comes from ``node``, ``limit`` bytes at most."""
 
     def __init__(
         self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool

@@ -1,7 +1,7 @@
 """A copy to or from one host: its thread, its messages and its state.
 
-Each host has one thread that talks with it (``CopyHandler``) and reads what it says, bounded and in
-frames (``FrameReader``). Its first words tell whether Python answers there or only a shell.
+Each host has one thread that talks with it (``CopyHandler``) and reads its answers, bounded and in
+frames (``FrameReader``). The first bytes show whether Python answers there or only a shell.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from dispatcher.transport.base import Link, LinkClosed
 
 @dataclass
 class HostCopy:
-    """Written by the thread that talks with the host, read by others.
+    """The state of one copy; written by the thread that talks with the host, read by others.
 
     python: whether its Python does the work, None until that is known. bytes: copied, of
     ``wanted``; ``found`` more were there. sent, equal: files, at the end. error: why it failed;
-    ``hostile``: it broke the rules, ``late``: it was given up. left_out: what could not be copied,
-    and why. relay_error: why the host above it in a tree did not serve it.
+    ``hostile``: it broke the rules, ``late``: it was given up. left_out: files that could not be
+    copied, and why. relay_error: why the host above it in a tree did not serve it.
     """
 
     python: bool | None = None
@@ -44,14 +44,14 @@ class HostCopy:
     relay_error: str | None = None
 
     def fail(self, error: Exception) -> None:
-        """It has failed by ``error``: of the host, of what is too much, or of our disk."""
+        """Note the failure ``error``: of the host, of a limit, or of our disk."""
         self.hostile = isinstance(error, (Malformed, BadArchive))
         self.error = reason(error) if isinstance(error, OSError) else str(error)
         if isinstance(error, OSError) and error.filename is not None:
             self.error = f"{error.filename}: {self.error}"
 
     def is_refused(self, answer: dict[str, Any]) -> bool:
-        """Whether the host says in ``answer`` why it cannot; it is kept."""
+        """Whether ``answer`` holds a host's error; it is kept."""
         if not isinstance(answer.get("error"), str):
             return False
         self.error = answer["error"][:500]
@@ -60,12 +60,12 @@ class HostCopy:
 
 #: pieces of output, each of at most 256 KiB, that may wait
 _WAITING = 8
-#: seconds between two looks whether anybody listens still
+#: seconds between two checks for the reader's end
 _POLL = 0.5
 
 
 class Ended(Exception):
-    """The host says nothing more."""
+    """The host sends no more."""
 
 
 class FrameReader:
@@ -81,12 +81,12 @@ class FrameReader:
         self.n_said = 0  # bytes
 
     def talk(self, name: str, what: Callable[[], None]) -> None:
-        """Run ``what`` in a thread of its own, until which ends ``finish`` waits."""
+        """Run ``what`` in its own thread; ``finish`` waits for its end."""
         self._thread = threading.Thread(target=what, name=name, daemon=True)
         self._thread.start()
 
     def put(self, data: bytes) -> None:
-        """The host said ``data``; waits while much of it is not yet read."""
+        """Add output of the host; waits while much of it is not yet read."""
         self.n_said += len(data)
         while not self._deaf:
             try:
@@ -96,13 +96,13 @@ class FrameReader:
         return None
 
     def finish(self) -> None:
-        """The host says nothing more; wait until all of it is dealt with."""
+        """Mark the end of the host's output; wait until all of it is dealt with."""
         self.put(b"")
         while self._thread is not None and self._thread.is_alive() and not self._deaf:
             self._thread.join(_POLL)
 
     def stop(self) -> None:
-        """Nobody listens any more."""
+        """Stop reading."""
         self._deaf = True
 
     def line(self, size: int) -> bytes:
@@ -125,7 +125,7 @@ class FrameReader:
         return copy_frames.value_of(*self.frame(), copy_frames.MOST_SAID)
 
     def chunk(self) -> bytes:
-        """What comes next, of a host that sends no frames. Raises: Ended."""
+        """The next bytes, of a host that sends no frames. Raises: Ended."""
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
@@ -141,7 +141,7 @@ class FrameReader:
 
 
 class CopyHandler(abc.ABC):
-    """A ``runner.exec.stdio`` with the copy's far ends.
+    """Talks with the hosts of a copy: a ``runner.exec.stdio``, one thread a host.
 
     verb: names the threads; largest: bytes of one value of a host; copies: one a node.
     """
@@ -155,27 +155,27 @@ class CopyHandler(abc.ABC):
         self.copies = copies
 
     def start(self, node: int, link: Link) -> None:
-        """The program of ``node`` runs; talk with it in a thread of its own."""
+        """Talk with ``node``, whose program runs, in its own thread."""
         self._links[node] = link
         self._readers[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
 
     def take_output(self, node: int, data: bytes) -> None:
-        """``data`` came from ``node``; waits while much is not yet read."""
+        """Take ``data`` from ``node``; waits while much is not yet read."""
         self._readers[node].put(data)
 
     def finish(self, node: int) -> None:
-        """All of ``node`` has come; returns when it is dealt with."""
+        """Mark the end of the output of ``node``; returns when it is dealt with."""
         self._readers[node].finish()
         self._links.pop(node, None)
 
     def moved(self) -> dict[int, int]:
-        """Of each host that is talked with, how many bytes went there or came."""
+        """Bytes that went to each host in progress, or came from it."""
         return {
             node: self.copies[node].bytes + self._readers[node].n_said for node in [*self._links]
         }
 
     def give_up(self, node: int, why: str) -> None:
-        """Wait for ``node`` no longer."""
+        """Stop waiting for ``node``."""
         link = self._links.pop(node, None)
         if link is not None:
             self.copies[node].error, self.copies[node].late = why, True
@@ -183,18 +183,18 @@ class CopyHandler(abc.ABC):
             link.close()
 
     def close(self) -> None:
-        """Stop talking with anybody."""
+        """Stop talking with all hosts."""
         for reader in self._readers:
             reader.stop()
 
     @abc.abstractmethod
     def _by_python(self, node: int, link: Link) -> None:
         """Copy with a host that has Python. Raises: Ended, Malformed, BadArchive, UsageError,
-        OSError for what this side's disk refuses."""
+        OSError for an error of this side's disk."""
 
     @abc.abstractmethod
     def _by_tar(self, node: int, link: Link) -> None:
-        """Copy with one that has none. Raises: as ``_by_python``."""
+        """Copy with a host that has no Python. Raises: as ``_by_python``."""
 
     def _talk(self, node: int, link: Link) -> None:
         copy, reader = self.copies[node], self._readers[node]

@@ -1,7 +1,7 @@
 """Rules of ignore files, as of gitignore(5), to the letter of git's ``dir.c`` and ``wildmatch.c``.
 
 Names are bytes; ``*`` and ``[...]`` match no slash, ``**`` between slashes does. The last rule that
-matches decides, of the deepest file that has one; what lies in an ignored folder is ignored. Each
+matches decides, of the deepest file that has one; all files in an ignored folder are ignored. Each
 rule becomes a regular expression, and neighbouring rules of one kind are asked as one.
 """
 
@@ -11,7 +11,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-#: what ends the literal beginning of a pattern
+#: characters that end the literal beginning of a pattern
 _SPECIAL = b"*?[\\"
 _NEVER = b"(?!)"
 _CLASSES = {
@@ -36,7 +36,7 @@ class _Rule:
         if self.path and pattern.startswith(b"/"):
             pattern = pattern[1:]
         literal = next((at for at, c in enumerate(pattern) if c in _SPECIAL), len(pattern))
-        # git looks for what ** stands beside only behind the literal beginning
+        # git reads the characters beside ** only after the literal beginning
         self.regex = re.escape(pattern[:literal]) + translate(pattern[literal:], paths=self.path)
 
 
@@ -57,9 +57,9 @@ class Rules:
         return bool(self._runs)
 
     def ignored(self, path: bytes, *, folder: bool) -> bool | None:
-        """Whether ``path``, relative to the rules' folder, is ignored; None: they do not say.
+        """Whether ``path``, relative to the rules' folder, is ignored; None: no rule matches.
 
-        folder: whether it is a folder, and no link to one.
+        folder: whether it is a folder, not a link to one.
         """
         if folder not in self._compiled:
             self._compiled[folder] = [
@@ -79,7 +79,7 @@ _Match = re.Pattern[bytes] | None
 
 
 def _both(run: Sequence[_Rule]) -> tuple[_Match, _Match]:
-    """What asks names, and what asks paths, for all rules of ``run``."""
+    """The expression for names, and the one for paths, of all rules of ``run``."""
     found: list[_Match] = []
     for path in (False, True):
         regexes = [rule.regex for rule in run if rule.path == path]
@@ -115,7 +115,7 @@ def _trimmed(line: bytes) -> bytes:
     return line[:end]
 
 
-#: what a pattern is made of beside texts that match themselves: any bytes of one name, ``**/``,
+#: tokens of a pattern beside texts that match themselves: any bytes of one name, ``**/``,
 #: and ``**`` at the end of a path
 _STAR, _DEEP, _ALL = b"*", b"**/", b"**"
 #: numbers of groups: one for each star, as rules are joined to one expression
@@ -138,7 +138,7 @@ def translate(pattern: bytes, *, paths: bool) -> bytes:
     )  # fmt: skip
 
 
-#: what may stand before the part of a path that follows a ``**``
+#: expressions for the text before the part of a path that follows a ``**``
 _LEADS = {b"": b"", _DEEP: b"(?:.*?/)??", _ALL: b".*?"}
 
 
@@ -154,7 +154,7 @@ def _split(tokens: list[bytes], at: tuple[bytes, ...]) -> list[tuple[bytes, list
 
 
 def _section(tokens: list[bytes], some: bytes, *, is_last: bool = False) -> bytes:
-    """The expression for what stands between two ``**``."""
+    """The expression for the tokens between two ``**``."""
     (_, first), *rest = _split(tokens, (_STAR,))
     found = [b"".join(first)]
     for at, (_, part) in enumerate(rest, 1):
@@ -165,9 +165,9 @@ def _section(tokens: list[bytes], some: bytes, *, is_last: bool = False) -> byte
 
 
 def _found_first(lead: bytes, text: bytes, some: bytes = b"") -> bytes:
-    """``text`` where it is first found behind a lead or ``some``, and tried nowhere else.
+    """``text`` where it is first found after a lead or ``some``, and tried nowhere else.
 
-    The first place is as good as any, since what follows may begin anywhere behind it. A lookahead
+    The first place is as good as any, since the rest may begin anywhere after it. A lookahead
     does not go back, so that no pattern makes a match slow.
     """
     if not (before := some or _LEADS[lead]):
@@ -177,7 +177,7 @@ def _found_first(lead: bytes, text: bytes, some: bytes = b"") -> bytes:
 
 
 def _tokens(pattern: bytes, *, paths: bool) -> list[bytes] | None:
-    """What ``pattern`` is made of; None if it matches nothing."""
+    """The tokens of ``pattern``; None if it matches nothing."""
     out: list[bytes] = []
     at = 0
     while at < len(pattern):
@@ -213,7 +213,7 @@ def _tokens(pattern: bytes, *, paths: bool) -> list[bytes] | None:
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """The regular expression of a bracket, and where it ends. at: behind ``[``."""
+    """The regular expression of a bracket, and where it ends. at: after ``[``."""
     negated = pattern[at : at + 1] in (b"!", b"^")
     at += negated
     members: list[bytes] = []

@@ -1,10 +1,10 @@
 """The launcher's end of ``put``: sends each host its files, or has another host pass them on.
 
 In a tree the hosts are cut into runs; we serve the head of each, which does the same with the rest
-of its run, by its own ``ssh``. What a head cannot reach we serve ourselves afterwards.
+of its run, by its own ``ssh``. Hosts that a head cannot reach we serve ourselves afterwards.
 
-A host with Python is sent the program ``remote.copy`` and the list of files, says what it needs and
-gets just that; a host without is sent a tar. One writer thread a host.
+A host with Python gets the program ``remote.copy`` and the list of files, asks for those that it
+needs and gets just these; a host without gets a tar. One writer thread a host.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dispatcher.transfer.put_sources import Group, Sources
 from dispatcher.transfer.tars import names_of
 from dispatcher.transport.base import Link, LinkClosed
 
-#: branches when the user does not say
+#: branches by default
 BRANCHES = 8
 #: a tree pays from so many hosts on, when all of them together take so many bytes
 MANY_HOSTS, MANY_BYTES = 64, 8 << 30
@@ -46,7 +46,7 @@ class Branch:
 
 
 def pays(hosts: int, size: int) -> bool:
-    """Whether to use a tree that nobody asked for. size: bytes for one host."""
+    """Whether to use a tree by default. size: bytes for one host."""
     return hosts >= MANY_HOSTS and hosts * size >= MANY_BYTES
 
 
@@ -59,7 +59,7 @@ def branches_of(nodes: Sequence[int], branches: int) -> list[Branch]:
 def instructions(
     branch: Branch, hosts: Sequence[Host], groups: Sequence[tuple[Group, ...]]
 ) -> dict[str, Any]:
-    """What the head is told besides its own order. hosts, groups: of all nodes."""
+    """The instructions for a head, beside its own order. hosts, groups: of all nodes."""
     return {
         "below": [
             [node, _argv(hosts[node]), [[dest, names_of(paths)] for dest, paths in groups[node]]]
@@ -77,16 +77,16 @@ def _argv(host: Host) -> list[str]:
     return [*_SSH, *user, *port, "--", host.name, shell.COMMAND]
 
 
-#: bytes of one answer of a host, and for each entry: what of it is there, and its SHA-256
+#: bytes of one answer of a host, and for each entry: its bytes on the host, and its SHA-256
 _LARGEST, _EACH = 64 << 10, 128
 _PACKED = 64 << 10
 
 
 class Sending(CopyHandler):
-    """Talks with the hosts: ``plans[node]``, sources and that host's groups, goes to ``node``.
+    """Sends to the hosts: ``plans[node]``, sources and that host's groups, goes to ``node``.
 
-    below: node -> what it is told to pass on (``instructions``), and what is known of those hosts,
-    by the names it has for them. owner: as of ``Sources.order``.
+    below: node -> its ``instructions`` for other hosts, and the copies of those hosts, by the names
+    it has for them. owner: as for ``Sources.order``.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Sending(CopyHandler):
     # -- one host ---------------------------------------------------------------------------
 
     def moved(self) -> dict[int, int]:
-        """As of ``CopyHandler``; who waits while a file is read here for another is not still."""
+        """As ``CopyHandler``; a host counts as moving while we read a file for another."""
         return {
             node: count + self._plans[node][0].n_read for node, count in super().moved().items()
         }
@@ -151,15 +151,15 @@ class Sending(CopyHandler):
         _take_report(copy, answer, sources)
 
     def _take_message(self, node: int, answer: dict[str, Any]) -> None:
-        """What an inner host says of those below it: it can say nothing of any other."""
+        """Take an inner host's report on the hosts below it, and on no others."""
         (sources, _), (_, below) = self._plans[node], self._below.get(node, ({}, {}))
         nodes = answer.pop("of", None)
         if not isinstance(nodes, list):
-            raise Malformed("a word of nobody")
+            raise Malformed("a report on no host")
         for other in nodes:
             copy = below.get(other) if isinstance(other, int) else None
             if copy is None:
-                raise Malformed("a word of a host that is not below it")
+                raise Malformed("a report on a host that is not below it")
             copy.python = True
             if "failed" not in answer:
                 _take_report(copy, answer, sources)
@@ -193,7 +193,7 @@ _REPORT = ("sent", "equal", "bytes", "found")
 
 
 def _take_report(copy: HostCopy, answer: dict[str, Any], sources: Sources) -> bool:
-    """Keep what ``answer`` reports; whether it is the host's last word. Raises: Malformed."""
+    """Keep the report in ``answer``; whether it is the host's last. Raises: Malformed."""
     if copy.is_refused(answer):
         return True
     if "sent" not in answer:
@@ -210,12 +210,12 @@ def _take_report(copy: HostCopy, answer: dict[str, Any], sources: Sources) -> bo
 def needs_of(
     answer: dict[str, Any], entries: Sequence[copy_frames.Entry]
 ) -> tuple[list[int], dict[int, tuple[int, str]]]:
-    """Which entries a host wants, and what it has of them already. Raises: Malformed."""
+    """The entries that a host wants, and its part of each already there. Raises: Malformed."""
     needed = copy_frames.needed_of(answer)
     if len(answer["need"]) != len(entries):
         raise Malformed("an answer to another list")
     if any(entries[index].kind != copy_frames.FILE for index in needed):
-        raise Malformed("it wants what was not offered")
+        raise Malformed("it wants a file that was not offered")
     starts = copy_frames.starts_of(answer)
     wanted = set(needed if starts else ())
     for index, (size, _) in starts.items():

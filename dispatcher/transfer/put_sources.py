@@ -1,7 +1,7 @@
 """The files that ``put`` sends: a list, and their bytes from any place in it.
 
-It is listed before any host is touched, and read as it is sent. Small files are kept as one run
-of frames in an unlinked file: no file is opened once a host. Large ones are read where they are.
+The list is made before any host is touched; files are read as they are sent. Small files are kept
+as one run of frames in an unlinked file: no file is opened once a host. Large ones stay in place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dispatcher.transfer.tars import names_of, pack
 #: a file of at most so many bytes is kept as frames
 SMALL = 256 << 10
 _CHUNK = 256 << 10
-#: how names begin of what copies work in, and leave where they are interrupted
+#: beginnings of the names that copies use for work, and leave where they are interrupted
 LEFT = (STAGE, PART, STAGE_HERE)
 
 #: (destination, local paths)
@@ -39,7 +39,7 @@ class SharedDigest:
         self._known = copy_frames.sha256()
 
     def take(self, at: int, data: bytes) -> None:
-        """Somebody has read ``data`` at ``at``, and all that is before it."""
+        """Add ``data``, which a reader has read at ``at`` after all bytes before it."""
         if at + len(data) > self._size:
             with self._lock:
                 if at + len(data) > self._size:
@@ -47,7 +47,7 @@ class SharedDigest:
                     self._size = at + len(data)
 
     def digest(self) -> bytes:
-        """Of all bytes that were read."""
+        """The SHA-256 of all bytes that were read."""
         with self._lock:
             found: bytes = self._known.digest()
             return found
@@ -61,21 +61,21 @@ class DigestReader:
         self._at = 0
 
     def update(self, data: bytes) -> None:
-        """Go on by ``data``."""
+        """Add ``data``."""
         self._shared.take(self._at, data)
         self._at += len(data)
 
     def digest(self) -> bytes:
-        """Of the whole file; it has been read to its end."""
+        """The SHA-256 of the whole file; it has been read to its end."""
         return self._shared.digest()
 
 
 class Sources:
     """The files of ``groups``: a list of them, and their bytes. Raises: UsageError.
 
-    checksum: whether the list holds each file's SHA-256. ignore: rules for what is not sent, as a
-    .gitignore in DEST would have them. mode: of files; a folder can be entered by whom it lets
-    read. alone: whether only we may be able to exchange what is sent.
+    checksum: whether the list holds each file's SHA-256. ignore: rules for files to leave out, as a
+    .gitignore in DEST would have them. mode: of files; a folder can be entered by those whom the
+    mode lets read. alone: whether no other user may be able to exchange the files.
     """
 
     alone = False
@@ -89,7 +89,7 @@ class Sources:
         mode: int | None = None,
     ) -> None:
         self.groups = groups
-        #: paths that are no file, folder or link, and are not sent; how many names are ignored
+        #: paths that are not a file, folder or link, and are not sent; how many names are ignored
         self.odd: list[str] = []
         self.ignored = 0
         self._ignore = ignore or Rules()
@@ -99,9 +99,9 @@ class Sources:
         self._spans: list[tuple[int, int]] = []  # in the run of small files: from, to
         self._run = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - ours
         self._tar: BinaryIO | None = None
-        self.n_read = 0  # bytes that were read for whoever waits, and not sent
+        self.n_read = 0  # bytes that were read for a host that waits, and not sent
         self._hashing = threading.Lock()
-        self._digests: dict[int, str] = {}  # of what hosts have under another time
+        self._digests: dict[int, str] = {}  # of files that hosts have under another time
         self._shared: dict[int, SharedDigest] = {}  # of files that are read as they are sent
         try:
             self._list(checksum)
@@ -159,7 +159,7 @@ class Sources:
             raise CannotCopy(f"{error.filename}: {reason(error)}") from None
 
     def _read_all(self) -> None:
-        """Keep the small files; see that the others can be read."""
+        """Keep the small files; check that the others can be read."""
         at = 0
         for entry, path in zip(self.entries, self._paths, strict=True):
             start = at
@@ -175,14 +175,14 @@ class Sources:
         self._run.flush()
 
     def close(self) -> None:
-        """Give back the temporary files."""
+        """Close and so remove the temporary files."""
         self._run.close()
         if self._tar is not None:
             self._tar.close()
 
     @cached_property
     def files(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return sum(entry.kind == copy_frames.FILE for entry in self.entries)
 
     @cached_property
@@ -215,7 +215,7 @@ class Sources:
         )
 
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
-        """Frames of the files ``needed``, rising indexes; starts: as of ``starts_of``."""
+        """Frames of the files ``needed``, rising indexes; starts: from ``starts_of``."""
         run: tuple[int, int] | None = None
         for index in needed:
             start, end = self._spans[index]
@@ -239,18 +239,18 @@ class Sources:
             yield from self._of_run(*run)
 
     def is_there(self, index: int, starts: Mapping[int, tuple[int, str]]) -> bool:
-        """Whether a host that has ``starts`` has all of the file ``index``, but for its time."""
+        """Whether a host that has ``starts`` has all of the file ``index``, except its time."""
         size, seen = starts.get(index, (-1, ""))
         if size != self.entries[index].size:
             return False
         with self._hashing:  # by one for all hosts
             if index not in self._digests:
-                *_, end = self.given(index)  # one that is broken is given, and so told of
+                *_, end = self.given(index)  # a broken one is sent, and so reported
                 self._digests[index] = end[HEADER.size :].hex()
         return self._digests[index] == seen
 
     def given(self, index: int) -> Iterator[bytes]:
-        """The frames of the file ``index``, to be kept or looked at."""
+        """The frames of the file ``index``, to keep or to check."""
         for piece in give(self._paths[index], self.entries[index].size):
             self.n_read += len(piece)
             yield piece
@@ -260,7 +260,7 @@ class Sources:
             yield os.pread(self._run.fileno(), min(_CHUNK, end - at), at)
 
     def tar(self) -> BinaryIO:
-        """All of the first group as a tar, for hosts without Python; made when first wanted."""
+        """All of the first group as a tar, for hosts without Python; made when first needed."""
         if self._tar is None:
             every = zip(self.entries, self._paths, strict=True)
             self._tar = pack((entry, path) for entry, path in every if entry.path[:2] == "0/")

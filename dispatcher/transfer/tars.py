@@ -1,7 +1,7 @@
 """Tars, for hosts without Python: packed here for ``put``, and taken apart here for ``get``.
 
-``tarfile`` packs. What has come is read by this module, a header at a time: what ``tarfile`` makes
-of long names, extended and sparse headers grows with what a host sends. Formats: POSIX.1-2017
+``tarfile`` packs. This module reads what arrives, a header at a time: ``tarfile`` keeps long names,
+extended and sparse headers in memory that grows with the host's data. Formats: POSIX.1-2017
 (ustar and its extended headers), GNU tar's long names and base-256 numbers, as busybox writes them.
 """
 
@@ -21,7 +21,7 @@ from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """What ``paths`` are called there: their last parts. Raises: UsageError."""
+    """The names of ``paths`` on the host: their last parts. Raises: UsageError."""
     names: list[str] = []
     for path in paths:
         name = os.path.basename(os.path.abspath(path))
@@ -34,7 +34,7 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
 
 def pack(entries: Iterable[tuple[Entry, str]]) -> BinaryIO:
-    """A tar of ``entries``, each with the place where it is, in an unlinked file; without owners.
+    """A tar of ``entries``, each with its path here, in an unlinked file; without owners.
 
     Paths of entries are ``GROUP/NAME/...``. Raises: UsageError when one cannot be read.
     """
@@ -158,7 +158,7 @@ def _file(
 
 
 def members(archive: BinaryIO) -> Iterator[Member]:
-    """Each member; its content is what ``archive`` gives next. Raises: BadArchive."""
+    """Each member; its content is the next data of ``archive``. Raises: BadArchive."""
     said: dict[str, str] = {}  # by headers before the member's own
     ahead, ended = 0, False
     while block := archive.read(BLOCK):
@@ -174,7 +174,7 @@ def members(archive: BinaryIO) -> Iterator[Member]:
             archive.seek(-member.size % BLOCK, os.SEEK_CUR)
             if member.kind == b"x":
                 said.update(_records(more))
-            elif member.kind != b"g":  # which says the same of all members: nothing that we use
+            elif member.kind != b"g":  # that one is about all members, and has nothing that we use
                 said["path" if member.kind == b"L" else "linkpath"] = _text(more)
             continue
         _overrule(member, said)
@@ -217,7 +217,7 @@ def _overrule(member: Member, said: dict[str, str]) -> None:
 
 
 def _records(more: bytes) -> dict[str, str]:
-    """Of the records ``LENGTH KEY=VALUE`` of an extended header those that count here."""
+    """The records ``LENGTH KEY=VALUE`` of an extended header that count here."""
     found, at, end = {}, 0, len(more.rstrip(b"\0"))
     while at < end:
         blank = more.find(b" ", at, at + 6)
@@ -235,14 +235,14 @@ def _records(more: bytes) -> dict[str, str]:
 
 
 def _sums_up(block: bytes) -> bool:
-    """Whether the header's sum is right; old tars took bytes for signed."""
+    """Whether the header's sum is right; old tars read bytes as signed."""
     told = _number(block[148:156])
     rest = block[:148] + b" " * 8 + block[156:]
     return told in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
 
 
 def _number(digits: bytes) -> int:
-    """Octal, or GNU's base 256. Raises: BadArchive."""
+    """Read octal, or GNU's base 256. Raises: BadArchive."""
     if digits[0] in (0x80, 0xFF):
         return int.from_bytes(digits if digits[0] == 0xFF else digits[1:], "big", signed=True)
     text = digits.partition(b"\0")[0].strip()

@@ -2,7 +2,7 @@
 
 Rules are those of ``.gitignore`` and ``.dispatchignore`` of each folder, of the folders above as
 far as the repository goes, and of ``.git/info/exclude``; git's index is not asked. Files are read
-only when a host wants one. Each name in the folder is a name of its own to the other end, so that
+only when a host wants one. Each name in the folder is its own name to the other end, so that
 it stages within the folder: beside it the user may not write.
 """
 
@@ -21,7 +21,7 @@ from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_sources import LEFT, SMALL, Group, Sources
 
-#: the ignore files of a folder, the one that decides last
+#: the ignore files of a folder, the last one decides
 IGNORE_FILES = (".gitignore", ".dispatchignore")
 MOST_RULES = 1 << 20  # bytes of an ignore file
 
@@ -30,7 +30,7 @@ Chain = tuple[tuple[int, Rules], ...]
 
 
 class WorkingFolder(Sources):
-    """The files of ``folder`` as they are to be at ``dest``; absolute. Raises: UsageError."""
+    """The files of ``folder`` as they will be at ``dest``; absolute. Raises: UsageError."""
 
     alone = True  # it is run
 
@@ -46,7 +46,7 @@ class WorkingFolder(Sources):
         if not self.entries:
             raise CannotCopy(
                 f"--sync: {self.source}: nothing to send",
-                hint="cd into the folder of your code; what .gitignore names is not sent",
+                hint="cd into the folder of your code; files that .gitignore names are not sent",
             )
         names = (entry.path[2:] for entry in self.entries if entry.path.count("/") == 1)
         self.groups: Sequence[Group] = [(self.groups[0][0], tuple(names))]
@@ -54,8 +54,8 @@ class WorkingFolder(Sources):
         self._end = 0
 
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
-        """As of ``Sources``; the small ones of ``needed`` are read now, if no host wanted them."""
-        there = {index for index in needed if self.is_there(index, starts)}  # nobody waits for it
+        """As ``Sources``; small files of ``needed`` are read now, if no host wanted them yet."""
+        there = {index for index in needed if self.is_there(index, starts)}  # no host waits for it
         with self._reading:
             for index in needed:
                 if index in there:
@@ -75,12 +75,12 @@ class WorkingFolder(Sources):
         return size
 
     def tar(self) -> BinaryIO:
-        """Raises: CannotCopy, since a host without Python is no host for ranks."""
+        """Raises: CannotCopy, since a host without Python cannot run ranks."""
         raise CannotCopy("--sync needs a python3 there")
 
 
 def listed(folder: str) -> Iterator[tuple[Entry, str]]:
-    """Entries of ``folder``, as ``disk.scan`` has them, and where each is. Raises: CannotCopy.
+    """Entries of ``folder``, as from ``disk.scan``, each with its path. Raises: CannotCopy.
 
     Paths of entries begin with the number of their group, 0. Sockets and the like are left out.
     """
@@ -98,7 +98,7 @@ def listed(folder: str) -> Iterator[tuple[Entry, str]]:
 def _walk(
     folder: str, name: str, inside: str, chain: Chain, first: tuple[bytes, ...]
 ) -> Iterator[tuple[Entry, str]]:
-    """inside: the path of ``folder`` below the outermost, with a slash behind, or empty.
+    """inside: the path of ``folder`` below the outermost, with a slash after it, or empty.
 
     first: texts of rules before the folder's own ones.
     """
@@ -158,7 +158,7 @@ def _places(inside: str) -> list[str]:
 
 
 def _above(folder: str) -> str:
-    """The root of the repository that ``folder`` is in, itself outside any."""
+    """The root of the repository that ``folder`` is in; ``folder`` itself outside any."""
     place = folder
     while not os.path.lexists(os.path.join(place, ".git")):
         outer = os.path.dirname(place)
@@ -181,13 +181,13 @@ def _exclude(folder: str) -> tuple[bytes, ...]:
 
 
 def _named(path: str, key: bytes = b"") -> str:
-    """The path that git has written into the file ``path`` behind ``key``, or empty."""
+    """The path that git has written into the file ``path`` after ``key``, or empty."""
     text = _text(path)
     return os.fsdecode(text[len(key) :].rstrip(b"\r\n")) if text.startswith(key) else ""
 
 
 def _text(path: str) -> bytes:
-    """What ``path`` has, nothing where there is no such file; a link is none, as for git."""
+    """The bytes of ``path``; none if it does not exist or is a link, as for git."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, ValueError):  # of a NUL, where a file names another

@@ -238,7 +238,7 @@ class TestPlace:
                 place.link(["a", "F"], "f")
             (clash, link) = place.left_out
             assert clash.startswith(repr(other))
-            assert "takes its name for that of another file" in link
+            assert "treats its name as another file's" in link
             assert sorted(p.stat().st_size for p in (root / "a").iterdir()) == [5, 5]
         assert sorted(os.listdir(root)) == ["a"]
 
