@@ -123,7 +123,11 @@ def _continuing(put: Put) -> None:
     from dispatcher.core.run.attempt import AttemptMachine
 
     send = AttemptMachine._signal_all
-    put(AttemptMachine, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
+    put(
+        AttemptMachine,
+        "_signal_all",
+        lambda self, n, **k: [] if n == signal.SIGCONT else send(self, n, **k),
+    )
 
 
 def _signals(put: Put) -> None:
