@@ -21,7 +21,7 @@ from dispatcher.model.names import MOST_RANKS, digits, shown
 from dispatcher.plan.hosts.hostfile import parse_inline
 from dispatcher.plan.job.node_launchers import NAMES
 from dispatcher.plan.job.placement import parse_mapping
-from dispatcher.plan.job.request import parse_nproc, parse_seconds, parse_stdin
+from dispatcher.plan.job.request import parse_nproc, parse_seconds, parse_stdin, parse_time
 from dispatcher.plan.variables import RESERVED_NAMES, check_variable
 
 #: the values of a flag to words for dispatch; None: it is not needed there
@@ -504,6 +504,7 @@ def _variables(value: str) -> Sequence[str]:
 _PORT = _count("--master-port", high=65535)
 _STDIN = Flag(_checked("--stdin", parse_stdin))
 _LIMIT = Flag(_checked("--time-limit", parse_seconds))
+_TIME = _checked("--time-limit", parse_time)
 _rank_by = _one_of("--rank-by", {"slot": "slot", "fill": "slot", "node": "node"})
 #: Hydra's variables for all programs
 _FOR_ALL = ("-genv", "-genvlist")
@@ -523,7 +524,7 @@ _TURNS = "a name is a slot; they are taken in turn"
 #: MCA parameters, of Open MPI to 4.1 and of PRRTE, for where its launcher has ranks run
 _PLACING = ("rmaps_", "hwloc_base_binding_policy", "hwloc_default_binding_policy")
 #: mpirun's words for what ranks are dealt to, where ours are others
-_UNITS = {"package": "socket", "cpu": "core"}
+_UNITS = {"package": "socket", "cpu": "core", "block": "slot"}
 #: mpirun's and Hydra's words for what ranks are bound to
 _TARGETS = {word: word for word in ("none", "core", "numa", "socket")}
 _TARGETS |= {"cpu": "core", "package": "socket", "board": "none", "machine": "none"}
@@ -640,7 +641,7 @@ SRUN = _by_name({
     "-w --nodelist": Flag(lambda v: ("-H" if "/" in v else "-w", v)),
     "-x --exclude": Flag(lambda v: ("--exclude", "@".join(one for one, _ in split_list(v)))),
     "-D --chdir": Flag(_to("--chdir")), "--signal": Flag(_to("--signal")),
-    "-t --time": Flag(lambda v: ("--time-limit", f"{v}m" if v.isdigit() else v), "minutes there"),
+    "-t --time": Flag(lambda v: _TIME(f"{v}m" if v.isdigit() else v), "minutes there"),
     "-c --cpus-per-task": Flag(lambda _: ("--bind-to", "core"), "an equal share of the cores"),
     "--cpu-bind": Flag(_one_of("--bind-to", {
         "none": "none", "no": "none", "cores": "core", "sockets": "socket", "ldoms": "numa"})),
