@@ -51,14 +51,11 @@ def test_what_an_option_means(field: str, usual: Any, given: dict[str, Any], mea
 @cases(
     ("given", "world_size", "ranks"),
     [
-        ({}, 4, None),
-        ({"rank0": True}, 4, [0]),
-        ({"only_ranks": "1,3"}, 4, [1, 3]),
-        ({"only_ranks": "0-1"}, 4, [0, 1]),
-        ({"only_ranks": "none"}, 4, []),
+        ({}, 4, None), ({"rank0": True}, 4, [0]), ({"only_ranks": "1,3"}, 4, [1, 3]),
+        ({"only_ranks": "0-1"}, 4, [0, 1]), ({"only_ranks": "none"}, 4, []),
         ({"only_ranks": "3"}, None, [3]),
     ],
-)
+)  # fmt: skip
 def test_which_ranks(given: dict[str, Any], world_size: int, ranks: list[int] | None) -> None:
     only = shown(world_size, **given).only
     assert (only if only is None else [rank for rank in range(9) if rank in only]) == ranks

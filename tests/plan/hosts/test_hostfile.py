@@ -261,15 +261,10 @@ def test_read_hosts_says_why_a_file_cannot_be_read(
     (tmp_path / "gpu01").mkdir()
     os.mkfifo(tmp_path / "fifo")
     for spec, why in [
-        (str(big), "more than 16 MiB"),
-        (str(tmp_path), "is a directory"),
-        ("gpu01", "write gpu01:SLOTS"),
-        ("gone", "No such file"),
-        (str(big) + "/x", "no such file"),
-        ("hosts.txt", "no such file"),
-        ("a\0b", "NUL"),
-        ("/dev/zero", "more than 16 MiB"),
-    ]:
+        (str(big), "more than 16 MiB"), (str(tmp_path), "is a directory"),
+        ("gpu01", "write gpu01:SLOTS"), ("gone", "No such file"), (str(big) + "/x", "no such file"),
+        ("hosts.txt", "no such file"), ("a\0b", "NUL"), ("/dev/zero", "more than 16 MiB"),
+    ]:  # fmt: skip
         with pytest.raises(UsageError) as caught:
             read_hosts(spec, lambda: b"")
         assert why in f"{caught.value.message} {caught.value.hint}"

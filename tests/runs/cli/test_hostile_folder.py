@@ -147,14 +147,8 @@ def test_a_hostfile_that_the_folder_names(
 
 def test_deepspeeds_file_of_a_folder(clone: Path, canary: Path, home: Path) -> None:
     path = clone / ".deepspeed_env"
-    words = [
-        "-H",
-        "localhost",
-        "--no-python",
-        "/bin/sh",
-        "-c",
-        "echo $NCCL_DEBUG $NCCL_ALGO $HF_HOME",
-    ]
+    shell = ("/bin/sh", "-c", "echo $NCCL_DEBUG $NCCL_ALGO $HF_HOME")
+    words = ["-H", "localhost", "--no-python", *shell]
     path.write_text("NCCL_DEBUG=INFO\nNCCL_ALGO=Ring\n")
     assert dispatch(*words).stdout == "[0] INFO Ring\n"
     for line in (
