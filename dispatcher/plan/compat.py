@@ -11,7 +11,7 @@ import re
 import shlex
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -173,8 +173,9 @@ def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
     """What becomes of the flag that ``words`` begin with. Raises: UsageError."""
     name, equals, value = words[0].partition("=")
     flag = table.get(name.replace("_", "-"), table.get(name))
-    if flag is None and table is SRUN and name[:1] != name[1:2] and name[:2] in SRUN:  # -N2
-        return _first([f"{name[:2]}={words[0][2:]}"], table, who)
+    glued = SRUN.get(name[:2], _switch())  # -N2
+    if flag is None and table is SRUN and glued.values:
+        return replace(_first([name[:2], words[0][2:]], table, who), written=(words[0],))
     if flag is None:
         raise CannotTranslate(f"{who}: {name}: not known here", hint="leave it out and ask again")
     if equals and flag.values != 1 and flag.becomes is not _gone:
@@ -558,7 +559,8 @@ DEEPSPEED = _by_name({
     "--min-elastic-nodes": Flag(_count("--min-nodes")),
     "--num-gpus --num-accelerators": Flag(_count("--nproc-per-node")),
     "--master-addr": Flag(_to("--master-addr")), "--master-port": Flag(_PORT),
-    "--node-rank": Flag(_gone, _ALL), "--launcher --launcher-args": Flag(_gone, _LAUNCHER),
+    "--node-rank": Flag(_gone, _ALL), "--launcher": Flag(_gone, _LAUNCHER),
+    "--launcher-args": Flag(_refuse("dispatch import -- deepspeed ... has them as options")),
     "--module": _switch("-m"), "--no-python": _switch("--no-python"),
     "--no-local-rank": Flag(_gone, "no --local_rank is added to the script's words", 0),
     "--no-ssh --no-ssh-check --force-multi": Flag(_gone, _ALL, 0),

@@ -121,6 +121,8 @@ def asked(
         ("dispatch -H n1 --launcher pdsh a.py", "--launcher: 'pdsh' is not one of: dispatch, "
          "torchrun, accelerate, deepspeed, lightning, llamafactory-cli",
          "without --launcher  # dispatch is the launcher"),
+        ("dispatch -H n1 --launcher_args x a.py", "--launcher-args: no such option",
+         "dispatch import -- deepspeed ... has them as options"),
         # never the opposite, nor a flag for what has a value, nor an option as a value
         ("dispatch -H n1 --nooversubscribe a.py", "--nooversubscribe: no such option",
          "without --nooversubscribe  # as dispatch does"),

@@ -137,6 +137,7 @@ PEERS = {
     "srun -o out.txt ./a": "! -o out.txt: cannot be met",
     "srun -N 2-4 ./a": "! --nnodes: not a whole number: '2-4'",
     "srun -t soon ./a": "! --time-limit: not a time: 'soon'",
+    "srun -lu ./a": "! -lu: not known here",
     "srun --multi-prog f": "! --multi-prog: cannot be met",
     "srun --cpu-bind=map_cpu:0,1 ./a": "! cannot be met",
     "srun --het-group=1 ./a": "! --het-group: not known here",
@@ -177,7 +178,7 @@ def test_what_differs_is_in_the_document() -> None:
     assert [line for line, said in DIFFERENT.items() if said not in text] == []
     refused = [line for line, became in PEERS.items() if became.startswith("! ")]
     same = PEERS.keys() - DIFFERENT.keys() - {*refused}
-    assert (len(same), len(DIFFERENT), len(refused)) == (28, 6, 32)
+    assert (len(same), len(DIFFERENT), len(refused)) == (28, 6, 33)
 
 
 @cases(("line", "became"), [*PEERS.items()], ids=[line[:40] for line in PEERS])
@@ -463,6 +464,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert told.out == "dispatch -H hosts --nproc-per-node 1 train.py 'a b'\n"
     assert "--node-rank=0  ->  (not needed)  # dispatch starts every node" in told.err
     assert "(default)  ->  --nproc-per-node 1" in told.err
+
+
+def test_flags_are_told_as_they_were_written() -> None:
+    first = translate(["srun", "-N2", "./a"]).reasons[0]
+    assert (first.written, first.words) == (("-N2",), ("--nnodes", "2"))
 
 
 def test_the_command_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:

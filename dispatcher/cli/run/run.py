@@ -153,7 +153,7 @@ class EnvironmentOptions(Options, section="Environment"):
         "--env-file",
         metavar="FILE",
         help="Give the ranks the variables of FILE, lines of NAME=VALUE. May be repeated. "
-        "~/.deepspeed_env and ./.deepspeed_env are read first.",
+        ".deepspeed_env of ~ and of this folder, or the one that DS_ENV_FILE names, is read first.",
     )
     devices: Literal["auto", "node", "rank", "none"] = option(
         default="auto",

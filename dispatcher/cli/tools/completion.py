@@ -175,7 +175,7 @@ HOSTS = {
     "exclude": "@",
 }  # fmt: skip
 #: launchers that ``dispatch import`` knows
-_LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "torchrun")
+_LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "sky", "srun", "torchrun")
 #: words of a metavar that are typed unchanged
 _LITERAL = re.compile(r"(?<![^|])[a-z][a-z0-9]*(?![^|])")
 

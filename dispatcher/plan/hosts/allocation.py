@@ -29,11 +29,9 @@ DEEPSPEED = "/job/hostfile"
 
 #: variables by which MPI launchers are given a hostfile
 HOSTFILE_VARIABLES = (
-    "OMPI_MCA_orte_default_hostfile",
-    "PRTE_MCA_prte_default_hostfile",
-    "HYDRA_HOST_FILE",
-    "I_MPI_HYDRA_HOST_FILE",
-)
+    "OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile",
+    "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE",
+)  # fmt: skip
 _PLAIN = re.compile(r"[A-Za-z0-9._-]{1,60}\Z")
 _COUNT = re.compile(r"([0-9]{1,7})(?:\(x([0-9]{1,7})\))?\Z")
 

@@ -41,10 +41,7 @@ _MEANING = {
     **{f"max{dash}{key}": "max_slots" for key in _COUNTS for dash in "_-"},
     **{f"{key}{dash}max": "max_slots" for key in _COUNTS for dash in "_-"},
     **dict.fromkeys(("user", "username", "user_name", "user-name"), "user"),
-    "port": "port",
-    "python": "python",
-    "env": "env",
-    "gpus": "gpus",
+    **{key: key for key in ("port", "python", "env", "gpus")},
 }
 _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 

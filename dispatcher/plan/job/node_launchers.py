@@ -30,15 +30,13 @@ NAMES = {
     "node_rank": "this host's number, from 0",
     "nproc_per_node": "slots of this host, else its GPUs, else 1",
     "master_addr": "address of host 0 that all others reach",
-    "master_port": "port kept free there",
-    "address": "this host's own address",
+    "master_port": "port kept free there", "address": "this host's own address",
     "host": "this host's name as the hostfile has it",
     "is_first_node": "1 on host 0, else 0",
     "world_size": "slots of all hosts; one that names none counts as this host does",
     "world_info": "the slots of all hosts, as DeepSpeed passes them on",
-    "run_id": "the run's id",
-    "restart": "number of this start, from 0",
-}
+    "run_id": "the run's id", "restart": "number of this start, from 0",
+}  # fmt: skip
 #: variables that launchers started once a node look for, besides MASTER_ADDR and MASTER_PORT
 PER_NODE = ("NNODES", "NODE_RANK", "NPROC_PER_NODE")
 _FIELD = re.compile(r"\{([a-z_]+)\}")
