@@ -150,7 +150,7 @@ def hosts_of(hosts: Hosts) -> Hostlist:
         return read_hosts(os.path.join(".", hosts), bytes)
     if isinstance(hosts, str):
         if hosts == "-":
-            raise UsageError("hosts: standard input is not read here", hint="hosts='hostfile'")
+            raise UsageError("hosts: - is for the command line only", hint="hosts='hostfile'")
         return read_hosts(hosts, bytes)
     if not isinstance(hosts, Sequence) or not all(isinstance(host, str) for host in hosts):
         raise WrongArgument(f"hosts: takes a hostfile or names of hosts, not {hosts!r}")

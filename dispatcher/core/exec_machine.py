@@ -128,7 +128,7 @@ class SudoPassword:
             if not self._proven:
                 self._first, self._known = None, False
                 if self._asked > 1:
-                    self._over = "the password was wrong elsewhere, and is not tried here"
+                    self._over = "not tried: the password was wrong on another host"
         if node not in self._waiting:
             self._waiting.insert(0 if again else len(self._waiting), node)
 
@@ -445,7 +445,7 @@ class ExecMachine:
             tuple(busy),
             tuple(n for n, host in enumerate(self._hosts) if host.state == WAITING),
         )
-        asked = [Tell(status)] if signum != signal.SIGPIPE else []  # by nobody who reads on
+        asked = [Tell(status)] if signum != signal.SIGPIPE else []  # SIGPIPE: no reader
         return [*asked, *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
 
     def _stop_all(self, why: Why, unstarted: str, now: float) -> list[Action]:

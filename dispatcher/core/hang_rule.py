@@ -172,7 +172,7 @@ class HangRule:
         return self._all_still(now)
 
     def gpus_wait(self, now: float) -> bool:
-        """Whether each rank has GPUs of its own and they all wait."""
+        """Whether each rank has its own GPUs and they all wait."""
         return all(self._waits_for_others(rank, now) for rank in self._nodes)
 
     def _all_still(self, now: float) -> bool:

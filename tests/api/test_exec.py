@@ -54,7 +54,7 @@ def test_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("localhost", "echo a b", {}, "argv: a list of words, not a text"),
         ("n[", ["a"], {}, ""),
-        ("-", ["a"], {}, "hosts: standard input is not read here"),
+        ("-", ["a"], {}, "hosts: - is for the command line only"),
         (["n1"], ["a"], {"ways": dispatcher.Ways("slurm", host_keys="strict")}, "--host-keys is"),
     ],
 )

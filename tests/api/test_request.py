@@ -54,7 +54,7 @@ def test_hosts(
     ("hosts", "said"),
     [
         (None, "no hosts given"),
-        ("-", "hosts: standard input is not read here"),
+        ("-", "hosts: - is for the command line only"),
         (Path("absent"), "-H: './absent': no such file"),
         (["n1", ""], "hosts: "),
     ],

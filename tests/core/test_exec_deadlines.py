@@ -294,7 +294,7 @@ class TestPassword:
         assert made.handle(exec_events.PasswordTold(True), 300.0) == [SendPassword(0, 7.0)]
         here, there = (
             Failed(Failure(Kind.SUDO, why))
-            for why in ("wrong password", "the password was wrong elsewhere, and is not tried here")
+            for why in ("wrong password", "not tried: the password was wrong on another host")
         )
         end = made.handle(exec_events.PasswordAwaited(0), 301.0)
         assert end == [*done(0, here), *done(1, there), Finished((here, there))]

@@ -164,7 +164,7 @@ class RankText(Value):
 
 @value
 class Flight(Value):
-    """A dump of torch's flight recorder: ``size`` bytes at ``path`` there; data: b"" if too many.
+    """A dump of torch's flight recorder: ``size`` bytes at its host's ``path``; data: b"" if large.
 
     The bytes are a pickle: dispatch stores them and never reads them.
     """

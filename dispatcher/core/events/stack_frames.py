@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model.formats import StackGroup
 
-#: the system calls in which processes hang, by machine; x86-64 has numbers of its own
+#: the system calls in which processes hang, by machine; x86-64 has its own numbers
 _CALLS = {
     machine: dict(call.split(":") for call in calls.split())
     for machine, calls in {

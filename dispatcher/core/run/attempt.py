@@ -113,7 +113,7 @@ class AttemptMachine:
         self.stop_signal = plan.limits.stop_signal
         self._check = StartCheck(plan, prove=check, machine=machine)
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
-        self._waiting: set[int] = set()  # nodes whose last word is awaited
+        self._waiting: set[int] = set()  # nodes whose last answer must still come
         self._lost: dict[int, Failure] = {}
         self.overslept: set[int] = set()  # nodes that ended only because the launcher slept
         self._slept: Failure | None = None  # that reason, until the nodes have reported
@@ -143,7 +143,12 @@ class AttemptMachine:
         handler = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
         if handler is None:
             raise InternalError(f"job: no rule for {event!r}")
-        actions: list[act.Action] = handler(event, now)
+        try:
+            actions: list[act.Action] = handler(event, now)
+        except FenceError as error:  # an impossible request, so its link cannot be trusted
+            failure = Failure(Kind.PROTOCOL, f"MPI: {error}")
+            node: int = event.node  # type: ignore[attr-defined]
+            return self._on_node_lost(ev.NodeLost(node, failure), now)
         return actions
 
     def tick(self, now: float) -> list[act.Action]:
@@ -351,10 +356,7 @@ class AttemptMachine:
         if self.state != RUNNING:
             return []
         assert self._mpi is not None, "ranks that run were placed"
-        try:
-            actions = self._mpi.commit(event)
-        except FenceError as error:
-            return self._refuse(event.node, error, now)
+        actions = self._mpi.commit(event)
         key = ("fence", event.world, event.fence, event.epoch)
         if actions:
             self.deadlines.pop(key, None)
@@ -372,17 +374,9 @@ class AttemptMachine:
         if self.state != RUNNING:
             return []  # J-2
         assert self._mpi is not None, "ranks that run were placed"
-        try:
-            return self._mpi.request(event, now)
-        except FenceError as error:
-            return self._refuse(event.node, error, now)
+        return self._mpi.request(event, now)
 
     _on_pmi_asked = _on_pmi_spawn_asked = _on_pmix_wanted = _on_pmi_request
-
-    def _refuse(self, node: int, error: FenceError, now: float) -> list[act.Action]:
-        """Drop ``node``: its MPI requests are impossible, so its link cannot be trusted."""
-        failure = Failure(Kind.PROTOCOL, f"MPI: {error}")
-        return self._on_node_lost(ev.NodeLost(node, failure), now)
 
     def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[act.Action]:
         if self._mpi is not None:
@@ -426,7 +420,7 @@ class AttemptMachine:
         if isinstance(self.cause, verdicts.RestartAsked) and isinstance(cause, _INSTEAD):
             self.cause = cause
         if self.state == FINISHING and isinstance(cause, verdicts.TimeUp):
-            return []  # all ranks are done in time, and the last sweep has a limit of its own
+            return []  # all ranks are done in time, and the last sweep has its own limit
         if self.cause is None:
             self.deadlines.pop("query", None)
             self.cause = cause

@@ -108,7 +108,7 @@ class Fences:
         named = is_named * (len(name) + NAMED)
         is_too_much = 0 < account.lying[node] > NODE_LIMIT - lying  # a single one may be as large
         if is_too_much or account.named[node] + named > NODE_LIMIT:
-            raise FenceError(f"its barriers take more than {size(NODE_LIMIT)} here")
+            raise FenceError(f"its barriers take more than {size(NODE_LIMIT)} of dispatch's memory")
         account.lying[node] += lying
         account.named[node] += named
         self._named[node] += named

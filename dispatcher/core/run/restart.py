@@ -140,7 +140,7 @@ class OrphanCheck:
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]
         self._due = {host: when - SWEEP for host, when in closed.items() if host not in over}
-        # over before the host is reached anew (``FIRST_LOOK``): it would end the new agent there
+        # it must end before dispatch reconnects to the host (``FIRST_LOOK``), or it kills the agent
         checks = [CheckOrphans(host, min(self._connect, closed[host] - now)) for host in at_once]
         return checks + self.tick(now)
 

@@ -400,24 +400,21 @@ class RunMachine:
         cause = verdict.cause
         # release the hosts that an open plan did not need
         self._assigned.assign(self._assigned.hosts[: len(self.plan.nodes)])
+        hosts = self._assigned.hosts
         for node in verdict.unkillable:
-            self.hosts.out.setdefault(
-                self._assigned.hosts[node], "has processes that would not die"
-            )
+            self.hosts.out.setdefault(hosts[node], "has processes that survived SIGKILL")
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
             if node in self._job.overslept:
                 continue  # it is as good as before
-            self.hosts.out.setdefault(
-                self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}"
-            )
+            self.hosts.out.setdefault(hosts[node], f"{failure.kind.value}: {failure.why}")
             if self._rules.most:
-                self.hosts.await_return(self._assigned.hosts[node], now)
-        self.hosts.over |= {self._assigned.hosts[node] for node in self._job.overslept}
-        actions = self._let_go((self._assigned.hosts[node] for node in verdict.lost), now)
+                self.hosts.await_return(hosts[node], now)
+        self.hosts.over |= {hosts[node] for node in self._job.overslept}
+        actions = self._let_go((hosts[node] for node in verdict.lost), now)
         blamed = restart.blamed(cause)
         if blamed is not None and blamed not in self._job.overslept:
-            self.hosts.faults[self._assigned.hosts[blamed]] += 1
+            self.hosts.faults[hosts[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, self._job.interrupted)
         if self._is_time_up and why_not is not None:
             why_not = "its time is up"
@@ -429,7 +426,7 @@ class RunMachine:
             return actions + self._close(ENDED, self._budget.verdict, now)
         undead = self.hosts.undead()
         if undead:
-            why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"
+            why = f"{', '.join(undead)}: lost while stopped, so its ranks may still run"
             self._give_up_restart()
             return actions + self._close(ENDED, why, now)
         self._go(FAILED)

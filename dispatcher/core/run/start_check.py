@@ -1,7 +1,7 @@
 """Decides before the first rank starts whether the hosts are ready, distinct, in reach. Pure.
 
 1. Every node is ready or has failed; all failures are reported together.
-2. Each node is a machine of its own, and all have the same script and packages beside it.
+2. Each node is another machine, and all have the same script and packages beside it.
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or, asked again, at
    one common address of all that node 0 has.
@@ -239,9 +239,9 @@ _HINTS = {
         "cwd",
         "no script",
     ): "--sync sends your folder there before the start; or name one every host has with --chdir",
-    ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
-    "in the hostfile",
-    ("no interpreter",): "install it there, or fix the first line of the program; a \\x0d at its "
+    ("missing", "not executable"): "install it on that host; for a Python elsewhere: --python, or "
+    "python= in the hostfile",
+    ("no interpreter",): "install it on that host, or fix the program's first line; a \\x0d at its "
     "end is the line end of Windows",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",
     ("iface",): "name one that every host has with --iface, or leave the choice to the libraries",

@@ -155,7 +155,7 @@ def after(
             f"{pid} ({': '.join(filter(None, words))})" if any(words) else f"{pid}"
             for pid, words in zip(left, about, strict=True)
         )
-        lines.append(f"error: {names[node]}: processes that would not die: {', '.join(named)}")
+        lines.append(f"error: {names[node]}: processes survived SIGKILL: {', '.join(named)}")
     swept = sum(verdict.swept.values())
     if swept:
         where = fold(names[node] for node in verdict.swept)

@@ -106,8 +106,8 @@ def describe(
             if errno == EMFILE:
                 need = FILES_OF_AGENT + FILES_OF_RANK * len(nodes[node].ranks)
                 lines.append(
-                    f"  hint: logins there may open too few files; let its sshd have {need} or "
-                    "more (LimitNOFILE=), or start fewer ranks there"
+                    f"  hint: logins may open too few files on that host; allow its sshd {need} or "
+                    "more (LimitNOFILE=), or start fewer ranks on it"
                 )
         case verdicts.NodeFailed(node, failure):
             where = f"{names[node]} ({fold_ranks(nodes[node].ranks)})"

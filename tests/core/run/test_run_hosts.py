@@ -93,7 +93,7 @@ class TestSpares:
         world.swept()
         world.swept()
         assert world.ended is not None
-        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still be there"
+        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still run"
 
     def test_what_came_before_a_host_said_that_it_rests_does_not_wake_it(self) -> None:
         world = started(2, spares=1, most=1)
@@ -108,7 +108,7 @@ class TestSpares:
         world.swept()
         world.swept()
         assert world.ended is not None
-        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still be there"
+        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still run"
 
 
 class TestOrders:

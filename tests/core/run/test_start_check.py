@@ -275,8 +275,8 @@ class TestRejection:
         [
             ("iface|cwd", "--sync"),
             ("no script", "--sync"),
-            ("port|missing", "install it there"),
-            ("not executable", "install it there"),
+            ("port|missing", "install it on that host"),
+            ("not executable", "install it on that host"),
             ("no interpreter", "first line"),
             ("open mpi", "--mpi pmi1"),
             ("silent", "dmesg -T"),

@@ -99,13 +99,13 @@ def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
 
 def test_leftovers_and_unkillable(plan: JobPlan) -> None:
     text = told(None, plan, swept={0: 1, 1: 2}, unkillable={3: (7, 8, 9)})
-    assert "error: n03: processes that would not die: 7, 8, 9" in text
-    assert "would not die: 76, 77 (rank 3)" in told(None, plan, unkillable={1: (76, 77)})
+    assert "error: n03: processes survived SIGKILL: 7, 8, 9" in text
+    assert "survived SIGKILL: 76, 77 (rank 3)" in told(None, plan, unkillable={1: (76, 77)})
     stuck = {1: ("state D in x, system call fsync", "")}
     more = told(None, plan, unkillable={1: (76, 77)}, stuck=stuck)
-    assert "would not die: 76 (state D in x, system call fsync), 77 (rank 3)" in more
+    assert "survived SIGKILL: 76 (state D in x, system call fsync), 77 (rank 3)" in more
     more = told(None, plan, unkillable={1: (77, 78)}, stuck={1: ("state D",)})
-    assert more.endswith("would not die: 77 (rank 3: state D), 78")
+    assert more.endswith("survived SIGKILL: 77 (rank 3: state D), 78")
     assert "note: n[00-01]: killed 3 processes left behind" in text
 
 

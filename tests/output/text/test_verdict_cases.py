@@ -100,8 +100,8 @@ def test_the_cause_is_on_the_first_screen() -> None:
          ["error: rank 5 on n2: exec pro\\x07g: no such file or directory"]),
         (verdicts.RankNotStarted(2, 5, EMFILE, "fork", "x"),
          ["error: rank 5 on n2: fork x: too many open files",
-          "  hint: logins there may open too few files; let its sshd have 30 or more "
-          "(LimitNOFILE=), or start fewer ranks there"]),
+          "  hint: logins may open too few files on that host; allow its sshd 30 or more "
+          "(LimitNOFILE=), or start fewer ranks on it"]),
         (verdicts.NodeFailed(1, Failure(Kind.LOST, "a", "b\x07")),
          ["error: n1 (ranks 2-3): host lost: a", "  hint: b\\x07"]),
         (verdicts.NodeFailed(1, Failure(Kind.LOST, "a")), ["error: n1 (ranks 2-3): host lost: a"]),
@@ -241,9 +241,9 @@ def test_what_was_swept_and_what_would_not_die() -> None:
     assert said(None, swept={2: 0}) == []
     stuck = {1: ("state D\x07", "state Z")}
     (line,) = said(None, unkillable={1: (51, 52, 53)}, stuck=stuck)
-    assert line.endswith("would not die: 51 (state D\\x07), 52 (state Z), 53")
+    assert line.endswith("survived SIGKILL: 51 (state D\\x07), 52 (state Z), 53")
     lines = said(None, pids={2: 50, 3: 51, 0: 52}, unkillable={1: (51, 52)})
-    assert lines == ["error: n1: processes that would not die: 51 (rank 3), 52"]
+    assert lines == ["error: n1: processes survived SIGKILL: 51 (rank 3), 52"]
 
 
 def test_the_words_that_are_kept_for_the_report() -> None:
