@@ -1,6 +1,6 @@
-"""What will run where, decided before any host is touched.
+"""Decides which ranks run on which hosts, before any host is touched.
 
 Hostfile, filters and options go in; one frozen ``JobPlan`` comes out, or a plan for a
 fan-out command. All of it is pure, but ``hosts`` reads the file that ``-H`` names. Never
-here: what happens once the run has begun.
+here: events of a run that has begun.
 """

@@ -23,16 +23,16 @@ LONGEST = 10**7  # seconds; four months
 class ExecLimits(Arguments):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
-    connect: one host's name, TCP, key exchange, login and start of the command. login: so much more
+    connect: one host's name, TCP, key exchange, login and start of the command. login: extra time
     for the last two. command: from that start to its end. total: the whole command. grace: from a
-    signal to the next, harder one.
+    signal to the next, harder signal.
     fanout: hosts being connected. serial: hosts being connected or running, as a number or a share
     of all hosts, rounded up: 4, "10%". As soon as one is done the next begins. With several,
     "1,10%,50%", or with a ``delay``, they go in batches: the next begins ``delay`` seconds after
-    the last host of the one before is done, and the last number holds for all that follow. Where
-    several are named, none begins after a batch of which all hosts failed; with ``max_fail``, those
-    before the last number alone are such canaries. max_fail: failed hosts, as a number or a share
-    of all hosts, after which no further one is started.
+    the last host of a batch is done, and the last number holds for all later batches. If
+    several are named, none begins after a batch of which all hosts failed; with ``max_fail``, only
+    the batches before the last number are such canaries. max_fail: failed hosts, as a number or a
+    share of all hosts, after which no other host is started.
     """
 
     connect: float = 10.0
@@ -87,7 +87,7 @@ class ExecLimits(Arguments):
         return tuple(found)
 
     def most_failures(self, hosts: int) -> int | None:
-        """How many of ``hosts`` have failed when no further one is started."""
+        """How many of ``hosts`` must fail until no other host is started."""
         return None if self.max_fail is None else share(str(self.max_fail), hosts)
 
 
@@ -112,9 +112,9 @@ def share(text: str, hosts: int) -> int:
 
 @value
 class Script(Value):
-    """A file of ours that is sent, run and removed: its ``name`` there, its bytes.
+    """A file of ours that is sent, run and removed: its ``name`` on the host, its bytes.
 
-    Raises: UsageError for what is no script.
+    Raises: UsageError if it is not a script.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Script(Value):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The argv with which a kernel would run it; the last word stands for its path there.
+        """The argv with which a kernel would run it; the last word stands for its path on the host.
 
         The interpreter is called by name, so the file needs no execute bit, nor a place without
         ``noexec``. As on Linux, all behind the interpreter is one argument (execve(2)).
@@ -149,11 +149,11 @@ class ExecPlan(Value):
     """``words`` and its own tail (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none. tails: words for
-    each host alone, behind the common ones. sudo: the user that sudo makes it there. terminal:
-    (columns, rows) of the terminal it gets there. script: of whose path one of the words is the
-    name. one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
-    in the order in which they were written; of two, sshd tells no order. exports: variables that
-    the user gives the command. plain: the words are sent as they are, and nothing else.
+    each host alone, after the common words. sudo: the user that sudo switches to. terminal:
+    (columns, rows) of the terminal it gets. script: of whose path one of the words is the
+    name. one_pipe: standard error need not be distinguished, so both come in one pipe, in the order
+    in which they were written; with two pipes, sshd loses the order. exports: variables that the
+    user gives the command. plain: the words are sent as they are, and nothing else.
     """
 
     hosts: tuple[Host, ...]
@@ -177,7 +177,7 @@ class ExecPlan(Value):
 
     @property
     def names(self) -> list[str]:
-        """A name per host for labels: with its port where only that tells two hosts apart."""
+        """A name per host for labels: with its port if only the port distinguishes two hosts."""
         counts = Counter(host.name for host in self.hosts)
         return [
             f"{host.name}:{host.port}" if host.port and counts[host.name] > 1 else host.name
@@ -205,7 +205,7 @@ class ExecPlan(Value):
 def spelled(
     hosts: Iterable[Host], user: str | None = None, port: int | None = None
 ) -> list[str | None]:
-    """``hosts`` as -w names each, None where it cannot. user, port: those that are said apart."""
+    """``hosts`` as -w names each, None where it cannot. user, port: those set by other options."""
 
     def one(host: Host) -> str | None:
         if host.port == port:
@@ -229,8 +229,8 @@ def target_hosts(
 ) -> tuple[Host, ...]:
     """The hosts of all lists in written order, each place once, less the ``excluded`` names.
 
-    user, port: hold for hosts that name none of their own. option: what excludes, and hint what to
-    do about it. Raises: PlanError when no host is left.
+    user, port: for hosts that name none. option: the excluding option; hint: the remedy.
+    Raises: PlanError when no host is left.
     """
     first: dict[tuple[str, int | None], Host] = {}
     for hostlist in lists:

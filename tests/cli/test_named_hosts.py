@@ -357,8 +357,8 @@ def test_a_hint_is_about_the_hosts_that_were_taken(
         ("-w n1:4,n1", "n1", ""),
         ("-w n1:4,n1:2", "n1", ""),
         ("-w me@n1:8", "n1", ""),
-        ("-w n2:2222", "n2", "note: -w: 'n2:2222': 2222 is no port here; for a port write: n2 "
-         "port=2222\n"),
+        ("-w n2:2222", "n2", "note: -w: 'n2:2222': 2222 is not read as a port; for a port write: "
+         "n2 port=2222\n"),
     ],
 )  # fmt: skip
 def test_what_has_no_slots_does_not_talk_of_them(

@@ -261,7 +261,7 @@ def test_what_a_rankfile_names_is_looked_for_and_bound() -> None:
         ("auto", TWO_NODES, ((("CPUs 2-3,6-7 of NUMA node 1", (0,)),
                               ("CPUs 0-1,4-5 of NUMA node 0", (1,))), (), False)),
         ("auto", replace(TWO_NODES, gpus=()), ((), (("no GPU that is known", (0, 1)),), False)),
-        ("gpu", None, ((), (("the host does not tell", (0, 1)),), True)),
+        ("gpu", None, ((), (("the host reports no CPUs", (0, 1)),), True)),
     ],
 )  # fmt: skip
 def test_what_is_told_of_bindings(bind_to: Any, there: Any, told: Any) -> None:

@@ -1,4 +1,4 @@
-"""Hosts: hostfiles of every dialect, ranges, filters, and what a batch system has given us.
+"""Hosts: hostfiles of every dialect, ranges, filters, and the batch system's hosts.
 
 Never here: ranks (``plan.job``), or whether a host can be reached.
 """

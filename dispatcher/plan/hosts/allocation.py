@@ -1,10 +1,10 @@
 """Hosts from the batch system around us, for a command without ``-H``: ``discover``.
 
 One function a system looks at the surroundings and returns None (we are not in such a job) or a
-``Grant``: hosts, their slots, and the variable that said so. Variables are those of sbatch(1),
+``Grant``: hosts, their slots, and the variable with them. The variables are those of sbatch(1),
 qsub of PBS, the LSF reference, sge_pe(5), flux-getattr(1), Kubeflow's mpi-operator and DeepSpeed.
-All sources are looked at, since a stale one is common; two that disagree are an error that names
-both. One task on every node is no slot count: most users start more ranks from there.
+It checks all sources, because a stale source is common; two that disagree are an error that names
+both. One task on every node does not count as a slot count: most users then start more ranks.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Grant:
-    """Hosts one source speaks of, never none.
+    """Hosts from one source, at least one.
 
-    who: the source for people, "Slurm job 4711". words: what said so, a variable
-    or a file. counted: what the slots come from, "" where they are not said.
+    who: the source as text, "Slurm job 4711". words: the variable or file with the hosts.
+    counted: the source of the slots, "" if they are unknown.
     """
 
     who: str
@@ -65,7 +65,7 @@ class Grant:
 
 
 def slurm(place: Surroundings) -> Grant | None:
-    """The job's nodes, also for the one task of a step, or its first at a terminal (``--pty``)."""
+    """The job's nodes, also for the one task of a step, or its first task at a terminal (--pty)."""
     get = place.environ.get
     if not (get("SLURM_JOB_ID") or get("SLURM_JOBID")):
         return None
@@ -132,7 +132,7 @@ def lsf(place: Surroundings) -> Grant | None:
 
 
 def sge(place: Surroundings) -> Grant | None:
-    """Grid Engine: a file of ``host slots queue processors`` lines, one for each queue there."""
+    """Grid Engine: a file of ``host slots queue processors`` lines, one for each of its queues."""
     path = place.environ.get("PE_HOSTFILE")
     if not path:
         return None
@@ -226,7 +226,7 @@ def slurm_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _gpus(text: str | None) -> tuple[str, ...] | None:
-    """The GPUs that a batch system's variable names; None where it says nothing of use."""
+    """The GPUs that a batch system's variable names; None if it is unset or unusable."""
     try:
         return parse_gpus(text, MOST_SLOTS) if text else None
     except BadName:
@@ -265,10 +265,10 @@ def _expanded(who: str, words: str, nodes: str) -> list[str]:
 
 
 def _asked(environ: Mapping[str, str], part: str, nodes: int) -> tuple[str, str | None]:
-    """The variable that says how many tasks each node is to have, and its text, None if none does.
+    """The variable with the number of tasks for each node, and its text, None if there is none.
 
-    If nobody asked for tasks, SLURM_TASKS_PER_NODE has the CPUs of a job with ``--exclusive``;
-    in a step of one task, what srun made of that.
+    If no tasks were asked for, SLURM_TASKS_PER_NODE has the CPUs of a job with ``--exclusive``;
+    in a step of one task, srun's version of that.
     """
     told, each = f"SLURM_TASKS_PER_NODE{part}", f"SLURM_NTASKS_PER_NODE{part}"
     text, per_node = environ.get(told), environ.get(each)
@@ -278,7 +278,7 @@ def _asked(environ: Mapping[str, str], part: str, nodes: int) -> tuple[str, str 
 
 
 def _tasks(who: str, told: str, text: str | None, nodes: int) -> list[int]:
-    """``8(x3),4`` as ``[8, 8, 8, 4]``; empty when not said."""
+    """``8(x3),4`` as ``[8, 8, 8, 4]``; empty if the text is missing."""
     if not text:
         return []
     counts: list[int] = []
@@ -322,7 +322,7 @@ _SOURCES = (
 
 
 def discover(place: Surroundings) -> Hostlist | None:
-    """The hosts we were given, with a notice of who said so; None outside any allocation.
+    """The hosts of the batch system, with a notice of its name; None outside any allocation.
 
     Raises: UsageError when a source cannot be read or two disagree; HostfileError
     when the text of one is wrong.
@@ -349,7 +349,7 @@ def _source(grant: Grant) -> str:
 
 
 def _slots(grant: Grant) -> str:
-    """Folded names with their slots and what counted them, for people."""
+    """Folded names with their slots and the source of the count, as text."""
     names = fold([host.name for host in grant.hosts])
     if not grant.counted:
         return f"{names}, a slot per GPU"
@@ -361,7 +361,7 @@ def _slots(grant: Grant) -> str:
 
 
 def _difference(one: Grant, other: Grant) -> str | None:
-    """What two sources say differently, or None."""
+    """The difference between two sources, as text, or None."""
     mine = {_short(host.name): host for host in one.hosts}
     theirs = {_short(host.name): host for host in other.hosts}
     for grant, has, lacks in ((one, mine, theirs), (other, theirs, mine)):

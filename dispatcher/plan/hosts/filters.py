@@ -49,7 +49,7 @@ def choose(
     """The hosts and slots that the filters leave, in the hosts' order; may be empty.
 
     Raises: UsageError for a malformed filter; PlanError for an unknown host or slot (the message
-    names the known ones), or when slots of a host are excluded whose number nobody has said.
+    names the known hosts), or when slots are excluded on a host without a known number of slots.
     """
     wanted = None if include is None else _parsed(include, "--include", hosts)
     unwanted = {} if exclude is None else _parsed(exclude, "--exclude", hosts)
@@ -144,7 +144,7 @@ def _parsed(
 
 
 def _split(spec: str, flag: str) -> tuple[str, str | None]:
-    """Host part and slot part of one spec; the latter None when there is no ``:``."""
+    """Host part and slot part of one spec; the slot part is None without a ``:``."""
     if not spec:
         raise UsageError(f"{flag}: a host is missing beside '@'")
     if re.search(r"\s", spec):

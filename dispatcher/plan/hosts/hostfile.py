@@ -43,7 +43,7 @@ _FILE_NAMES = ("hostfile", "hosts", "machinefile", "nodefile", "hostlist", "host
 
 @value
 class _Mention(Value):
-    """One host on one line, with what a message about it needs."""
+    """One host on one line, with its position for messages."""
 
     host: Host
     line: int
@@ -63,7 +63,7 @@ def parse_hostfile(
     """Hosts of a hostfile's text, in written order, each place once.
 
     source names the text in messages (``hostfile:3:1: ...``); resolve answers for ``@group``
-    (default: ClusterShell); slots: whether anybody asks for them. typed: one line, without number.
+    (default: ClusterShell); slots: whether slots are needed. typed: one line, without number.
     follow: ``#include FILE`` names another, from the folder of ``source``. Raises: HostfileError
     with every mistake, also when there is no host at all.
     """
@@ -101,7 +101,7 @@ def read_hosts(
     """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
 
     An existing file is read as a hostfile. A text that can only be a path is an error if there is
-    no such file: a mistyped name must not become a host. option: the one that has the value.
+    no such file: a mistyped name must not become a host. option: the option with the value.
     Raises: UsageError for a file that cannot be read; HostfileError for a wrong text.
     """
     if spec == "-":
@@ -122,7 +122,7 @@ def read_hosts(
 def read_hostfile(
     path: str, option: str, resolve: Resolve | None = None, *, slots: bool = True
 ) -> Hostlist:
-    """Hosts of the file at ``path``. option: the one that names it.
+    """Hosts of the file at ``path``. option: the option that names it.
 
     Raises: UsageError when it cannot be read; HostfileError when its text is wrong.
     """
@@ -216,7 +216,7 @@ def _lines(text: bytes | str, file: str, seen: list[str] | None) -> Iterator[tup
 def _read(
     text: bytes | str, source: str, resolve: Resolve | None, slots: bool, typed: bool, follow: bool
 ) -> tuple[list[Problem], list[str], list[_Mention]]:
-    """What each line says, and what is wrong with it; lines are not compared yet."""
+    """Read each line, with its mistakes; lines are not compared yet."""
     problems: list[Problem] = []
     notices: list[str] = []
     mentions: list[_Mention] = []
@@ -250,7 +250,7 @@ def _merged(
     pairs = [(group[0], again) for group in by_place.values() for again in group[1:]]
     clashes = [(again, clash) for first, again in pairs if (clash := _contradiction(first, again))]
     clashes.sort(key=lambda one: (one[0].line, one[0].column))
-    for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be a long one
+    for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be long
         file = again.host.origin.rpartition(":")[0] or source
         problems.append(problem(file, again.line, again.text, clash, len(again.host.name)))
     if len(clashes) == len(pairs) or not slots:

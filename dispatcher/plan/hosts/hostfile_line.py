@@ -1,4 +1,4 @@
-"""One line of a hostfile, in any launcher's dialect, to what it says about its hosts::
+"""Reads one line of a hostfile, in any launcher's dialect, into its hosts::
 
     line   = [ hosts *( blank option ) ] [ comment ]          comment: # or // at a word's start
     hosts  = item *( "," item )  /  set algebra (see hostset)
@@ -33,7 +33,7 @@ from dispatcher.model.names import (
 from dispatcher.plan.variables import check_value, check_variable
 
 MOST_SLOTS = 4096
-MOST_MISTAKES = 10  # shown of one line
+MOST_MISTAKES = 10  # shown for one line
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*=[ \t]*")
 _COUNTS = ("slots", "count", "cpu", "cpus")
 _MEANING = {
@@ -47,9 +47,9 @@ _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 class Line:
-    """What a line says: hosts, their columns, mistakes, notices.
+    """The contents of a line: hosts, their columns, mistakes, notices.
 
-    slots: whether they matter to who reads it, and so are worth a notice.
+    slots: whether they matter to the command, and so are worth a notice.
     """
 
     def __init__(self, slots: bool) -> None:
@@ -80,7 +80,7 @@ def parse_line(
     slots: bool = True,
     origin: str = "-H",
 ) -> Line:
-    """What ``text`` says; mistakes are returned, not raised, so that all can be shown.
+    """Read ``text``; mistakes are returned, not raised, so that all can be shown.
 
     limit: the most hosts the line may name. slots: False leaves their numbers out.
     origin: of its hosts.
@@ -160,7 +160,7 @@ def _end_of_hosts(text: str, start: int) -> int:
 
 
 def _items(text: str, start: int, line: Line) -> list[_Item]:
-    """The items of the host list; what ``:number`` means is decided here."""
+    """The items of the host list; it decides whether ``:number`` is a port or slots."""
     text = text.replace("\t", " ")
     with offset_by(start):
         if hostset.has_algebra(text):
@@ -212,7 +212,7 @@ def _item(text: str, offset: int, line: Line) -> _Item:
             return _Item(name, at, user, port)
         slots = _slots(number, "slots")
     if slots in (22, 2222) or slots > 256:
-        meaning = f"read as {slots} slots" if line.slots else f"{slots} is no port here"
+        meaning = f"read as {slots} slots" if line.slots else f"{slots} is not read as a port"
         line.notices.append(f"{shown(text)}: {meaning}; for a port write: {name} port={slots}")
     return _Item(name, at, slots=slots)
 
@@ -229,7 +229,7 @@ def _options(text: str, at: int, line: Line) -> dict[str, tuple[int, object]]:
                 continue
         except BadName as bad:
             line.mistakes.append(bad)
-            if at == start:  # where the value ends nobody knows
+            if at == start:  # the end of the value is unknown
                 break
             continue
         bare = text[start:].split(" ", 1)[0].split("\t", 1)[0]
@@ -296,7 +296,7 @@ def _add(
         value = (*cast("tuple[object, ...]", before), value)
     elif meaning == "gpus" and text.isdigit() and text != "0" and line.slots:
         line.notices.append(
-            f"gpus={text}: read as the one GPU number {text}; for a count write slots={text}"
+            f"gpus={text}: read as the GPU with number {text}; for a count write slots={text}"
         )
     found[meaning] = key_at, value
 

@@ -1,10 +1,10 @@
 """On which CPUs each rank runs, and which RDMA devices are near to its GPU. Pure.
 
-``--bind-to`` gives a rank CPUs among those that its agent may use: ``gpu`` those of its GPU's NUMA
+``--bind-to`` gives a rank CPUs among the CPUs that its agent may use: ``gpu`` takes its GPU's NUMA
 node; ``numa`` the same, and ranks without a GPU are dealt to the NUMA nodes in blocks; ``socket``
 the socket around that; ``core`` an equal share of whole cores of that; ``auto`` as ``gpu``, but it
 binds no rank whose GPUs are at several NUMA nodes. With ``--map-by`` numa, socket or core,
-``auto`` binds ranks there. A rank's GPU is its local rank's among those it may see.
+``auto`` binds ranks to these. A rank's GPU is its local rank's among the GPUs it may see.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dispatcher.plan.job.placement import MapBy
 BindTo = Literal["auto", "none", "core", "socket", "numa", "gpu"]
 MemBind = Literal["none", "local"]
 POLICIES = ("none", "local")
-#: what each --bind-to means, before the hosts have told what they have
+#: the meaning of each --bind-to, before the hosts have reported their CPUs
 TARGETS = {
-    "auto": "the NUMA node of its GPU, where the host tells it",
+    "auto": "the NUMA node of its GPU, if the host reports it",
     "none": "no CPUs",
     "core": "cores of its own, in the NUMA node of its GPU if it has one",
     "socket": "the socket of its GPU, or else one by its local rank",
@@ -36,7 +36,7 @@ TARGETS = {
 
 #: ``--map-by slot``
 BY_SLOT = MapBy()
-#: what ranks may be dealt to by number, and bound to then
+#: units that ranks may be dealt to by number, and bound to then
 DEALT = ("auto", "numa", "socket", "core")
 
 #: more CPUs than any machine has
@@ -74,7 +74,7 @@ class Topology(Value):
 
 @value
 class Binding(Value):
-    """cpus: what a rank is bound to, () for nothing, ``why``. nodes: the NUMA nodes of these.
+    """cpus: the CPUs a rank is bound to, () for none, with ``why``. nodes: their NUMA nodes.
 
     sharers: how many ranks of its host run on the same CPUs. nics: RDMA devices near to its GPU.
     """
@@ -87,7 +87,7 @@ class Binding(Value):
 
 
 def rule(target: BindTo, mapping: MapBy) -> str:
-    """To what ``--bind-to`` binds each rank, before the hosts have told what they have."""
+    """The meaning of ``--bind-to`` for each rank, before the hosts have reported their CPUs."""
     unit = mapping.within
     if target not in DEALT or unit not in DEALT:
         return TARGETS["gpu" if (target, unit) == ("auto", "gpu") else target]
@@ -132,11 +132,11 @@ def bindings(
 ) -> list[Binding]:
     """For each rank of ``node``, in order of local rank, where it runs.
 
-    policy: of ``--devices``. gpus: how many the host has. there: None where the host told nothing.
-    slots: what a rankfile says of each rank.
+    policy: of ``--devices``. gpus: how many the host has. there: None if the host reported nothing.
+    slots: each rank's CPUs in a rankfile.
     """
     if there is None:
-        why = "no GPU, or one NUMA node only" if target == "auto" else "the host does not tell"
+        why = "no GPU, or one NUMA node only" if target == "auto" else "the host reports no CPUs"
         return [Binding(why=why) for _ in node.ranks]
     own = _own_gpus(policy, node, gpus, there)
     return list(_chosen(target, there, own, mapping, tuple(slots)))
@@ -145,12 +145,12 @@ def bindings(
 def slot(text: str, there: Topology | None) -> Binding:
     """The CPUs that a rankfile's ``text`` means on a host; why not, if it has not got them."""
     if there is None:
-        return Binding(why="the host does not tell which cores it has")
+        return Binding(why="the host does not report its cores")
     return _Chooser(there, ()).slot(text) if text else Binding()
 
 
 def count(what: str, there: Topology | None) -> int:
-    """How many NUMA nodes, sockets or cores of a host its ranks may run on; 0: it does not tell."""
+    """How many NUMA nodes, sockets or cores of a host its ranks may run on; 0 if unknown."""
     return 0 if there is None else len(_Chooser(there, ()).units(what))
 
 
@@ -158,7 +158,7 @@ def count(what: str, there: Topology | None) -> int:
 def _chosen(
     target: BindTo, there: Topology, own: Own, mapping: MapBy, slots: tuple[str, ...]
 ) -> tuple[Binding, ...]:
-    """``bindings`` for ranks with these GPUs; most hosts of a cluster are alike."""
+    """``bindings`` for ranks with these GPUs; cached, because most hosts of a cluster are equal."""
     chosen = [Binding(why="not asked") for _ in own]
     chooser = _Chooser(there, own)
     if any(slots) and target != "none":
@@ -197,7 +197,7 @@ def _gpu(there: Topology, name: str) -> Device | None:
 
 
 def near(nics: Sequence[Device], gpu: Device | None = None) -> tuple[str, ...]:
-    """Names of those of ``nics`` nearest to ``gpu``: below the same PCI switch, else its node's."""
+    """Names of the ``nics`` nearest to ``gpu``: below the same PCI switch, else its node's."""
     if gpu is None:
         return ()
 
@@ -244,9 +244,9 @@ class _Chooser:
         ]  # fmt: skip
 
     def units(self, what: str) -> list[frozenset[int]]:
-        """The CPUs of each NUMA node, socket or core, as far as ranks may run there.
+        """The CPUs of each NUMA node, socket or core, as far as ranks may run on them.
 
-        In hwloc's order, by which Open MPI counts: those of one socket or NUMA node one after the
+        In hwloc's order, by which Open MPI counts: units of one socket or NUMA node follow each
         other, whatever numbers the kernel has given to their CPUs.
         """
         if what in self.known:
@@ -291,10 +291,10 @@ class _Chooser:
         return Binding(tuple(sorted(found)), self.numa_of(frozenset(found)))
 
     def dealt(self, target: str, mapping: MapBy) -> list[Binding]:
-        """Bindings of ranks that are dealt to what ``mapping`` says, by their local ranks."""
+        """Bindings of ranks that are dealt to the units of ``mapping``, by their local ranks."""
         units = self.units(mapping.within)
         if not units:
-            return [Binding(why=f"the host tells of no {mapping.within}") for _ in self.own]
+            return [Binding(why=f"the host reports no {mapping.within}") for _ in self.own]
         places = [local // (mapping.each or 1) % len(units) for local in range(len(self.own))]
         if target == "core" and mapping.within != "core":
             return [self.part(units[at], places.count(at), places[:i].count(at), mapping.within)
@@ -305,7 +305,7 @@ class _Chooser:
         """The socket, or whatever ``what`` is, that has (most of) these ``cpus``."""
         units = self.units(what)
         if not units:
-            return Binding(why=f"the host tells of no {what}")
+            return Binding(why=f"the host reports no {what}")
         own = max(units, key=lambda unit: len(unit & cpus))
         return Binding(tuple(sorted(own)), self.numa_of(own))
 
@@ -346,7 +346,7 @@ class _Chooser:
 def grouped(
     found: Sequence[Binding], ranks: Sequence[int], *, bound: bool
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """(in words, ranks) of those that are bound alike, or are not for one reason, in order."""
+    """(text, ranks) for ranks with equal bindings, or without one for equal reasons, in order."""
     groups: dict[str, list[int]] = {}
     for rank, one in zip(ranks, found, strict=True):
         if bound == bool(one.cpus):

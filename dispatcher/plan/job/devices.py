@@ -1,6 +1,6 @@
 """A node of the plan, and which GPUs its ranks find. Pure.
 
-Ranks find the GPUs that somebody has chosen, else those of their node's slots. The first of these
+Ranks find the chosen GPUs, else the GPUs of their node's slots. The first of these
 chooses: the user's ``CUDA_VISIBLE_DEVICES`` (``-x``, ``--env-file``, ``env=``); GPUs that the user
 names (``gpus=``, ``--include``, ``--exclude``), by the host's own numbers; ``--devices node``; the
 variable in the environment that the agent finds on the host; the batch system (``Host.granted``).
@@ -27,9 +27,9 @@ Exports = tuple[tuple[str, str], ...]
 class NodePlan(Value):
     """A host within the plan: its index (GROUP_RANK), chosen slots, and ranks by local rank.
 
-    slots () means: not said by anybody, and not (yet) counted. named: they name GPUs; else
-    they are positions among ``gpus``, the GPUs that somebody has chosen: () where none is to
-    be seen, None where nobody has.
+    slots () means: unset, and not (yet) counted. named: they name GPUs; else
+    they are positions among ``gpus``, the chosen GPUs: () if all are hidden, None if none were
+    chosen.
     """
 
     index: int
@@ -50,7 +50,7 @@ def with_gpus(
     """``nodes`` with the GPUs that were chosen on them (``NodePlan.gpus``).
 
     policy: as ``--devices`` has it. counts: GPUs of each node, by its index. variables:
-    ``CUDA_VISIBLE_DEVICES`` there.
+    ``CUDA_VISIBLE_DEVICES`` on them.
     """
 
     def selected(node: NodePlan) -> tuple[str, ...] | None:
@@ -90,13 +90,13 @@ def visible_devices(policy: str, node: NodePlan, local_rank: int) -> str | None:
 
 
 def check_one_each(nodes: Sequence[NodePlan]) -> None:
-    """Nothing, if ``--devices rank`` can give each rank a GPU of its own. Raises: PlanError."""
+    """Nothing, if ``--devices rank`` can give each rank its own GPU. Raises: PlanError."""
     for node in nodes:
         if node.gpus and len(node.ranks) > len(node.gpus):
             names = ",".join(node.gpus)
             raise TooManyRanks(
                 f"{node.host.name}: --devices rank: {len(node.ranks)} ranks, "
-                f"but only GPUs {names} are chosen there",
+                f"but only GPUs {names} are chosen on it",
                 hint=f"--nproc-per-node {len(node.gpus)}, or --oversubscribe to share",
             )
 
@@ -108,7 +108,7 @@ def gpu_warnings(
     counts: Mapping[int, int],
     variables: Mapping[int, str | None],
 ) -> list[tuple[int, str]]:
-    """(node, what its users may not expect of its GPUs). nodes: as ``with_gpus`` made them."""
+    """(node, a warning about its GPUs). nodes: as ``with_gpus`` made them."""
     found: list[tuple[int, str]] = []
     if policy == "none":
         return found
@@ -134,10 +134,10 @@ def typed_value(exports: Exports, node: NodePlan) -> str | None:
 
 
 def _is_list(text: str) -> bool:
-    """Whether somebody meant GPUs by ``text``, and not to hide them."""
+    """Whether ``text`` names GPUs, and does not hide them all."""
     return text.strip()[:1].isalnum() and text.strip() != "NoDevFiles"
 
 
 def hidden(nodes: Sequence[NodePlan]) -> bool:
-    """Whether GPUs are missing on these since somebody hides them."""
+    """Whether a variable or option hides all GPUs of one of ``nodes``."""
     return any(node.gpus == () for node in nodes)

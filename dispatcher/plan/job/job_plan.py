@@ -45,7 +45,7 @@ __all__ = ["Change", "JobPlan", "NodePlan", "RankPlan", "plan_job"]
 
 @value
 class RankPlan(Value):
-    """Where one rank runs: index of its node, and its number there."""
+    """Where one rank runs: index of its node, and its number on that node."""
 
     rank: int
     node: int
@@ -67,7 +67,7 @@ class JobPlan(Value):
     map_by: str = "block"
     rank_by: Literal["slot", "node"] | None = None
     report_bindings: bool = False
-    rankfile: tuple[Placed, ...] = ()  # the place of each rank, where a file says it
+    rankfile: tuple[Placed, ...] = ()  # the place of each rank, if a rankfile sets it
     oversubscribe: bool = False
     devices: str = "auto"
     omp: int | Literal["auto", "keep"] = "auto"
@@ -78,7 +78,7 @@ class JobPlan(Value):
     pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
-    signal_to: SignalTo = "auto"  # who gets the first signal: the rank's own process, or all of it
+    signal_to: SignalTo = "auto"  # the first signal goes to the rank's own process, or to all of it
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
@@ -140,7 +140,7 @@ class JobPlan(Value):
         return self.bind_to != "none" and any(one.slot for one in self.rankfile)
 
     def slots_of(self, node: NodePlan) -> tuple[str, ...]:
-        """What a rankfile says of the CPUs of each rank of ``node``."""
+        """The CPUs that a rankfile sets for each rank of ``node``."""
         return tuple(self.rankfile[rank].slot for rank in node.ranks) if self.names_cpus else ()
 
     @cached_property
@@ -187,10 +187,10 @@ class JobPlan(Value):
         visible: Mapping[int, str | None] | None = None,
         there: Mapping[int, Topology | None] | None = None,
     ) -> JobPlan:
-        """The closed plan, given the number of GPUs of each node by its index here.
+        """The closed plan, given the number of GPUs of each node by its index.
 
-        visible: what their ``CUDA_VISIBLE_DEVICES`` says. there: where things sit on them. Nodes of
-        an open plan that are left without ranks drop out and the others are numbered anew, in the
+        visible: their ``CUDA_VISIBLE_DEVICES``. there: the place of CPUs and GPUs on them. Nodes of
+        an open plan that are left without ranks drop out and the others are renumbered, in the
         same order. Raises: PlanError when the ranks do not fit, a chosen GPU does not exist, or
         ``gpu`` was asked for on a host that has none.
         """
@@ -211,7 +211,7 @@ class JobPlan(Value):
 
 @value
 class Change(Value):
-    """What is new when a person has the ranks started again; all else is as it was.
+    """A change to the plan when a person restarts the ranks; all else stays.
 
     program: None for the same. exports: variables over those that there are.
     """
@@ -220,7 +220,7 @@ class Change(Value):
     exports: tuple[tuple[str, str], ...] = ()
 
     def of(self, plan: JobPlan) -> JobPlan:
-        """``plan`` with what is new."""
+        """``plan`` with the change."""
         if self == Change():
             return plan
 
@@ -263,7 +263,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         "rankfile": request.places,
         "limits": request.limits.for_hosts(len(nodes)),
     }
-    # what was asked and is planned under one name needs no working out
+    # fields of the same name in the request and the plan are copied
     asked = {field.name for field in fields(Request)} & {field.name for field in fields(JobPlan)}
     plan = JobPlan(**{name: getattr(request, name) for name in asked} | ours)
     if request.parts:
@@ -304,7 +304,7 @@ def _with_parts(plan: JobPlan, request: Request) -> JobPlan:
 
 
 def _in_order(plan: JobPlan) -> JobPlan:
-    """The open ``plan`` with hosts of the first program in front, and none that nobody names.
+    """The open ``plan`` with hosts of the first program in front, and without unused hosts.
 
     Their numbers must stay when GPUs have been counted, and rank 0 belongs on node 0.
     """
@@ -357,7 +357,7 @@ def _placed(
     used.sort(key=lambda one: one[1])  # rank 0 is on node 0, whatever its program or a file names
     if gpu_counts and [node.index for node, _ in used] != [*range(len(used))]:
         raise TooManyRanks(  # the hosts have their numbers: they have been counted
-            "the programs leave out a host in the middle, as only its GPUs could tell",
+            "the programs leave out a host in the middle, as only its GPU count could show",
             hint="slots=N in the hostfile, or fewer hosts",
         )
     return replace(
@@ -442,13 +442,13 @@ def _check_slots(plan: JobPlan, there: Mapping[int, Topology | None]) -> None:
 def _by_units(
     plan: JobPlan, node: NodePlan, gpu_counts: Mapping[int, int], there: Topology | None
 ) -> int:
-    """How many ranks ``node`` has with so many on each of its sockets, or whatever it is."""
+    """How many ranks ``node`` has, with a fixed number on each of its sockets, or NUMA nodes."""
     what, each = plan.mapping.within, plan.mapping.each or 1
     count = gpu_counts.get(node.index, 0) if node.gpus is None else len(node.gpus)
     found = count if what == "gpu" else binding.count(what, there)
     name, asked = node.host.name, f"--map-by {plan.map_by}"
     if not found:
-        raise PlanError(f"{asked}: {name} tells of no {what}", hint="--map-by ppr:N:node")
+        raise PlanError(f"{asked}: {name} reports no {what}", hint="--map-by ppr:N:node")
     slots, most = node.host.slots, node.host.max_slots
     if most is not None and found * each > most:
         raise TooManyRanks(f"{asked}: {name} takes at most {most}, not {found * each}")
@@ -496,7 +496,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
 def _check_chosen(node: NodePlan, count: int) -> None:
     """Nothing, if ``node`` has the GPUs that were chosen. Raises: PlanError.
 
-    count: how many there are; with none nothing is said, the ranks may need none.
+    count: how many there are; 0 is not an error, because the ranks may need none.
     """
     missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
     if missing and count:
@@ -506,7 +506,7 @@ def _check_chosen(node: NodePlan, count: int) -> None:
 def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
     """Ranks each node has room for, by ``--nproc-per-node``.
 
-    Not given, or auto: the slots of the hostfile, else one per GPU, else one. gpu: one per GPU.
+    Unset, or auto: the slots of the hostfile, else one per GPU, else one. gpu: one per GPU.
     N: N, and more than the slots is over-subscription.
     """
     if not isinstance(plan.nproc_per_node, int):

@@ -1,9 +1,9 @@
-"""Launchers that start the ranks of a host themselves: one process a host, told its place.
+"""Launchers that start the ranks of a host themselves: one process a host, which gets its place.
 
 With ``--per-node`` the words of that process have placeholders: ``--node-rank {node_rank}`` becomes
-``--node-rank 3``. Only ``NAMES`` are known; every other brace stands as it is, so JSON passes. What
-frameworks bring (``--launcher accelerate``) is a line of ``LAUNCHERS``: a module, its options with
-placeholders, and variables. Options of the user's own for it stand before the script.
+``--node-rank 3``. Only ``NAMES`` are known; every other brace stays as it is, so JSON passes. A
+framework (``--launcher accelerate``) is a line of ``LAUNCHERS``: a module, its options with
+placeholders, and variables. The user's own options for it come before the script.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = {
     "node_rank": "this host's number, from 0",
     "nproc_per_node": "slots of this host, else its GPUs, else 1",
     "master_addr": "address of host 0 that all others reach",
-    "master_port": "port kept free there", "address": "this host's own address",
+    "master_port": "port kept free on host 0", "address": "this host's own address",
     "host": "this host's name as the hostfile has it",
     "is_first_node": "1 on host 0, else 0",
     "world_size": "slots of all hosts; one that names none counts as this host does",
@@ -46,8 +46,8 @@ _FIELD = re.compile(r"\{([a-z_]+)\}")
 class NodeLauncher(Value):
     """A framework's launcher, started once a host.
 
-    module: as ``python -m`` runs it. options: with placeholders. forms: kind of program -> what
-    says so to it; a kind that is not there it does not start. env: variables, less those the user
+    module: as ``python -m`` runs it. options: with placeholders. forms: kind of program -> the
+    options for it; it cannot start other kinds. env: variables, less those the user
     gives. counts: whether it must know the slots of all hosts; even: only as many on each.
     """
 
@@ -97,7 +97,7 @@ def launched(
 ) -> tuple[str, ...]:
     """Module and arguments by which the launcher ``name`` starts ``words``, one on every host.
 
-    nproc: ranks a host, where that is to be said in place of ``{nproc_per_node}``.
+    nproc: ranks a host, if it replaces ``{nproc_per_node}``.
     Raises: UsageError for a kind of program that it does not start.
     """
     launcher = LAUNCHERS[name]
@@ -141,7 +141,7 @@ def check_even(name: str, nodes: Sequence[NodePlan]) -> None:
 
 
 def world(plan: JobPlan, otherwise: int) -> dict[str, object]:
-    """The placeholders that speak of all hosts. otherwise: slots of one that names none."""
+    """The placeholders about all hosts. otherwise: slots of a host that names none."""
     slots = [
         (node.gpus or ())[: len(node.slots) or None]  # those chosen on the host, if any were
         or node.slots

@@ -1,4 +1,4 @@
-"""The programs of a job: one, or several side by side (MPMD), each with ranks of its own. Pure.
+"""The programs of a job: one, or several side by side (MPMD), each with its own ranks. Pure.
 
 All ranks are one world and count through the parts in their order; on a host the local ranks do
 the same. A part takes slots that those before it have left, on the hosts that it names or on all:
@@ -40,7 +40,7 @@ MOST_PARTS = 256
 
 @value
 class Program(Value):
-    """What each rank runs: a Python script, a module (``-m``), or any command.
+    """The program of each rank: a Python script, a module (``-m``), or any command.
 
     argv[0] is the script, the module's name, or the program; the rest are its
     arguments, passed on byte for byte.
@@ -52,10 +52,10 @@ class Program(Value):
 
 @value
 class Part(Arguments):
-    """One program of several, and what is its own.
+    """One program of several, with its own options.
 
     argv, kind: as for ``request``. np, nproc_per_node: ranks in all, or on each of its hosts.
-    hosts: those of the job's that it runs on, and how many ranks at most, None for as many as
+    hosts: the job's hosts that it runs on, and how many ranks at most, None for as many as
     there are slots; (): on all. cwd: from the job's folder on. exports, env_files: on top of the
     job's; python: in place of the job's.
     """
@@ -77,9 +77,9 @@ class Part(Arguments):
 
 @value
 class PartPlan(Value):
-    """A part as planned. name: told to people, one of a kind in the job; "" of a program alone.
+    """A part as planned. name: for messages, unique in the job; "" of a program alone.
 
-    cwd, python, exports: what its ranks get. first, size: its ranks, 0 while the plan is open.
+    cwd, python, exports: given to its ranks. first, size: its ranks, 0 while the plan is open.
     """
 
     name: str
@@ -108,7 +108,7 @@ class PartPlan(Value):
 
 
 def _is_open(part: Part | PartPlan) -> bool:
-    """Whether nobody says how many ranks it has, not even host by host."""
+    """Whether its number of ranks is unset, even host by host."""
     counted = part.hosts and all(most is not None for _, most in part.hosts)
     return part.np is None and part.nproc_per_node is None and not counted
 
@@ -148,7 +148,7 @@ def check(parts: Sequence[Part], *, numbers: bool) -> None:
 
 
 def names(parts: Sequence[Part | PartPlan]) -> tuple[str, ...]:
-    """What people call each: its program, without folders and ``.py``; numbered where alike."""
+    """A readable name of each: its program, without folders and ``.py``; numbered if equal."""
     found: list[str] = []
     for part in parts:
         program = part.program
@@ -221,12 +221,12 @@ def _counts(
     map_by: str,
     oversubscribe: bool,
 ) -> tuple[int, ...]:
-    """How many ranks of ``part`` each node gets. taken: those that other parts have there."""
+    """How many ranks of ``part`` each node gets. taken: ranks that other parts have on it."""
     allowed = [part.runs_on(node.host.name) for node in nodes]
     hosts = [node.host.name for node, may in zip(nodes, allowed, strict=True) if may]
     if not hosts:
         gone = fold(name for name, _ in part.hosts)
-        raise NoHosts(f"{part.name}: its hosts are not among those of the job: {gone}")
+        raise NoHosts(f"{part.name}: its hosts are not among the job's hosts: {gone}")
     room: list[int] = []
     most: list[int | None] = []
     for node, slots, used, may in zip(nodes, free, taken, allowed, strict=True):
@@ -272,7 +272,7 @@ def check_hosts(parts: Sequence[PartPlan], hosts: Sequence[str]) -> None:
 
 
 def by_part(parts: Sequence[PartPlan], hosts: Sequence[str]) -> list[int]:
-    """Which of ``hosts`` some part may run on, those of the first part in front."""
+    """Which of ``hosts`` some part may run on, the first part's hosts in front."""
     found: list[int] = []
     for part in parts:
         found += [at for at, host in enumerate(hosts) if at not in found and part.runs_on(host)]

@@ -20,17 +20,17 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, parse_count, plural, shown
 from dispatcher.plan.hosts.filters import Choice
 
-#: what ranks are dealt to within a host
+#: units within a host that ranks are dealt to
 WITHIN = ("numa", "socket", "core", "gpu")
 MAPPINGS = ("block", "node", *WITHIN, "ppr:N:node", *(f"ppr:N:{what}" for what in WITHIN))
 
 
 @value
 class MapBy(Value):
-    """What ``--map-by`` says. across: hosts, ``block`` or ``node``.
+    """The value of ``--map-by``. across: hosts, ``block`` or ``node``.
 
-    within: to what ranks of a host are dealt, in turn; "" for nothing. each: so many ranks on each
-    of these, one after the other, on every host; within may then be ``node`` as well.
+    within: the unit that ranks of a host are dealt to, in turn; "" for none. each: this many ranks
+    on each unit, in order, on every host; within may then be ``node`` as well.
     """
 
     across: str = "block"
@@ -53,7 +53,7 @@ def parse_mapping(text: str) -> MapBy:
 
 @value
 class Placed(Value):
-    """A line of a rankfile: the host of a rank, and its CPUs there. origin: file and line.
+    """A line of a rankfile: the host of a rank, and its CPUs on it. origin: file and line.
 
     host: a name, or ``+n1``: the second of the job's. slot: cores of the host (``1-2``) or of one
     of its sockets (``0:1-2``), as they are counted there from 0, CPUs by the kernel's numbers
@@ -72,7 +72,7 @@ _SLOT = re.compile(rf"{_CPUS}(?:;{_CPUS})*")
 
 
 def parse_rankfile(text: str, source: str) -> tuple[Placed, ...]:
-    """What Open MPI's rankfile ``text`` says of each rank, in their order. Raises: UsageError."""
+    """The place of each rank in Open MPI's rankfile ``text``, in order. Raises: UsageError."""
     found: dict[int, Placed] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words, origin = line.partition("#")[0].strip(), f"{source}:{number}"
@@ -122,7 +122,7 @@ def shares(
 ) -> tuple[int, ...]:
     """How many ranks each node gets, ``n_ranks`` in all. free: the slots of each.
 
-    map_by: "block" or "node". most: bound per node when over-subscribed; None is no bound.
+    map_by: "block" or "node". most: bound per node when over-subscribed; None for no bound.
     oversubscribe: more ranks than slots may be placed. Raises: TooFewSlots.
     """
     bounds: list[int | None] = list(most) if most is not None else [None] * len(free)
@@ -175,8 +175,8 @@ def divide(
     """Hosts to use and hosts to spare, both in the order given.
 
     Hosts that the hostfile calls ``spare`` are spares. ``--spares N`` adds the N that follow the
-    first ``--nnodes``, or the last N where that is not given. least: hosts that are enough, where
-    there are not so many. Raises: PlanError when there are too few.
+    first ``--nnodes``, or the last N without that. least: hosts that are enough, if there
+    are fewer. Raises: PlanError when there are too few.
     """
     marked = tuple(choice for choice in choices if choice.host.spare)
     others = tuple(choice for choice in choices if not choice.host.spare)
@@ -219,7 +219,7 @@ def number(world: int, rank: int) -> int:
 
 
 def place(number: int) -> tuple[int, int]:
-    """(world, rank there) of a rank number."""
+    """(world, rank in it) of a rank number."""
     if number < FIRST:
         return 0, number
     world, rank = divmod(number - FIRST, MOST_SPAWNED)
@@ -227,6 +227,6 @@ def place(number: int) -> tuple[int, int]:
 
 
 def name(number: int) -> str:
-    """What people call it: ``3``, or ``1.0`` for a spawned rank."""
+    """The name of the rank in messages: ``3``, or ``1.0`` for a spawned rank."""
     world, rank = place(number)
     return f"{world}.{rank}" if world else str(rank)

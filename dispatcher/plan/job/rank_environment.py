@@ -1,10 +1,10 @@
-"""What a rank finds in its environment: the user's variables, then ours; and in its words.
+"""Makes a rank's environment, the user's variables and then ours, and its arguments.
 
-Lowest first, a later one wins: ``--iface``; the login node's variables that cross; env files;
+Lowest first, a later source wins: ``--iface``; the login node's variables that cross; env files;
 ``-x``; ``env=`` of the hostfile; RANK and its like, for which a user's value is an error. All goes
 on top of the host's own environment less ``SCRUB``. CUDA_VISIBLE_DEVICES (see ``devices``) and
-OMP_NUM_THREADS yield to the user's. ROLE_* speak of a rank's own program. The agent adds PMI_RANK,
-PMI_SIZE and PMI_FD. ``describe_plan`` shows a plan and what its ranks find, for ``--dry-run`` and
+OMP_NUM_THREADS yield to the user's. ROLE_* describe a rank's own program. The agent adds PMI_RANK,
+PMI_SIZE and PMI_FD. ``describe_plan`` shows a plan and its ranks' variables, for ``--dry-run`` and
 ``plan.json``.
 """
 
@@ -31,9 +31,9 @@ _OPEN_MPI = "OMPI_MCA_btl_tcp_if"
 
 @value
 class Bound(Value):
-    """What only the hosts can say, known once they are up.
+    """Values that only the hosts have, known once they are up.
 
-    master_addr: address of node 0 that the other nodes reach. master_port: free there. omp_threads:
+    master_addr: address of node 0 that the other nodes reach. master_port: free on it. omp_threads:
     ``omp_threads(cores, local ranks)`` of this rank's host, or None to leave the variable alone.
     error_file: where torch writes the rank's exception, or None for no such variable. hostname: an
     address of the rank's host by which MPI there may be reached, or None if it has none. gpus: how
@@ -60,7 +60,7 @@ def interface(name: str | None) -> dict[str, str]:
     """Variables that keep every library of a rank on the network interface ``name``.
 
     NCCL's ``=`` asks for exactly this name (eth1 would take eth10, too). MPICH and
-    Intel MPI have no variable of their own for it: libfabric and UCX below them do.
+    Intel MPI have no own variable for it: libfabric and UCX below them do.
     """
     if name is None:
         return {}
@@ -76,7 +76,7 @@ def rank_environment(
 ) -> dict[str, str]:
     """Every variable set for ``rank``, user's and ours; the host's own come below these.
 
-    bound None shows placeholders ``<...>`` for what only the hosts know: for
+    bound None shows placeholders ``<...>`` for values that only the hosts have: for
     display, never to be run.
     """
     place = plan.ranks[rank]
@@ -138,8 +138,8 @@ def spawned_environment(
     """Every variable set for a rank that another one spawned on ``node``.
 
     It is the ``local_rank``-th of the ``local_size`` ranks of its world on that host. It has no
-    RANK, WORLD_SIZE, MASTER_ADDR: with them it would join its parents' process group. MPI tells it
-    its rank. exports: the user's variables, if not those of the whole job.
+    RANK, WORLD_SIZE, MASTER_ADDR: with them it would join its parents' process group. MPI gives it
+    its rank. exports: the user's variables, if they differ from the whole job's.
     """
     place = plan.nodes[node]
     user = {**dict(plan.exports if exports is None else exports), **dict(place.host.env)}

@@ -48,7 +48,7 @@ def replaced(plan: JobPlan, nodes: Mapping[int, NodePlan]) -> JobPlan:
 
 
 def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
-    """``plan`` without the nodes ``gone``; the others are numbered anew, and so are all ranks."""
+    """``plan`` without the nodes ``gone``; the others and all ranks are renumbered."""
     if not gone:
         return plan
     remaining = [node for node in plan.nodes if node.index not in gone]
@@ -69,7 +69,7 @@ def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
 
 @value
 class Exclusion(Value):
-    """``host`` is not used, ``why``; ``by`` has its place, None for nobody (or it was a spare)."""
+    """``host`` is not used, ``why``; ``by`` has its place, None if none has (or it was a spare)."""
 
     host: str
     why: str

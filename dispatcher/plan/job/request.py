@@ -1,10 +1,10 @@
-"""What the user asked for: program, numbers, limits, restarts; checked alone, before the hosts
-are looked at.
+"""The user's request: program, numbers, limits, restarts; checked alone, before the hosts are
+looked at.
 
 Numbers that arrive as text become numbers here (``parse_count``, ``parse_nproc``,
 ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a request is
-``job_plan``'s to say; what follows from the limits is ``core.run``'s. One file, since it is one
-list of what can be asked for, and of what contradicts what.
+``job_plan``'s to decide; ``core.run`` acts on the limits. One file, because it is one
+list of all that a request may hold, and of its contradictions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dispatcher.plan.job.parts import Program as Program
 
 #: seconds between two attempts at most
 LONGEST_DELAY = 60.0
-#: an attempt that lived this many seconds was no part of a crash loop
+#: an attempt that lived this many seconds is not part of a crash loop
 LONG_LIFE = 300.0
 #: attempts in a row without progress that end a run which shows its progress
 MOST_FRUITLESS = 3
@@ -38,7 +38,7 @@ class Restarts(Arguments):
     """The rules of starting again.
 
     most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the second restart in a
-    row; the first comes at once, each further one waits twice as long. min_nodes: hosts to go on
+    row; the first comes at once, each later restart waits twice as long. min_nodes: hosts to go on
     with at least when others are lost; None: all are needed. max_host_failures: attempts that may
     end on one host before it is left out. progress_file: on host 0, changed by an attempt that came
     further. progress_line: a pattern that some line of such an attempt contains.
@@ -93,7 +93,7 @@ SHORTEST_HANG = 1.0  # seconds
 
 @value
 class Limits(Arguments):
-    """Every duration in seconds that a run waits, what ranks are told at its end, and how many
+    """Every duration in seconds that a run waits, the signals for ranks at its end, and how many
     links open at once.
     """
 
@@ -106,12 +106,12 @@ class Limits(Arguments):
     lease: float = 30.0  # an agent without its master kills its ranks after this
     grace: float = 10.0  # TERM to KILL
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
-    mpi_stall_warning: float = 30.0  # ranks awaited by others in MPI are named after this
-    hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
+    mpi_stall_warning: float = 30.0  # ranks that others wait for in MPI are named after this
+    hang_timeout: float = 0.0  # ranks without activity are ended after this; 0 never
     time_limit: float = 0.0  # the run is ended after this; 0 never
-    warn_signal: int = 0  # what ranks get ``warn_before`` seconds before that; 0 nothing
+    warn_signal: int = 0  # signal for ranks ``warn_before`` seconds before that; 0 for none
     warn_before: float = 60.0
-    stop_signal: int = 0  # what ranks get first when they are ended; 0: see ``kill_steps``
+    stop_signal: int = 0  # the first signal for ranks when they are ended; 0: see ``kill_steps``
     fanout: int = 64  # hosts being connected at once
 
     @property
@@ -214,7 +214,7 @@ class Request(Arguments):
 
     @property
     def places(self) -> tuple[placement.Placed, ...]:
-        """What the rankfile says of each rank, () without one. Raises: UsageError."""
+        """The place of each rank by the rankfile, () without one. Raises: UsageError."""
         if self.rankfile is None:
             return ()
         source, text = self.rankfile
@@ -306,8 +306,8 @@ def parse_signal(text: str, flag: str) -> int:
 def parse_warning(text: str, flag: str) -> tuple[int, float | None]:
     """(signal, seconds before the limit or None) of ``USR1@120``.
 
-    The ``B:`` of Slurm's ``--signal``, which means the batch script, is taken and says nothing
-    here. Raises: UsageError.
+    The ``B:`` of Slurm's ``--signal``, which means the batch script, is accepted and ignored.
+    Raises: UsageError.
     """
     name, at, seconds = text.removeprefix("B:").partition("@")
     return parse_signal(name, flag), parse_seconds(seconds, flag) if at else None
@@ -426,5 +426,5 @@ def _check_parts(request: Request) -> None:
             raise ConflictingOptions(f"{flag}: a job of several programs cannot have it: {why}")
 
 
-#: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen one each. none: nothing
+#: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen GPU each. none: nothing
 POLICIES = ("auto", "node", "rank", "none")

@@ -311,7 +311,7 @@ def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[st
         ),
         (["-H", "n1", "--map-by", "ppr:2:numa"], "2 per numa"),
         (["-H", "n1,n2", "--np", "3"], "world size  3"),
-        (["-H", "n1"], "bound to    the NUMA node of its GPU, where the host tells it\n"),
+        (["-H", "n1"], "bound to    the NUMA node of its GPU, if the host reports it\n"),
         (["-H", "n1", "--map-by", "gpu"], "bound to    the NUMA node of its GPU\n"),
         (["-H", "n1", "--map-by", "numa"], "bound to    the NUMA node that it is dealt to\n"),
         (

@@ -127,7 +127,7 @@ def test_two_ports_of_one_name_are_two_hosts() -> None:
     ("text", "notices"),
     [
         ("h,h", ()), ("h:4,h", ()), ("h:4,h:2", ()), ("u@h:8", ()), ("h gpus=8", ()),
-        ("h:22", ("-w: 'h:22': 22 is no port here; for a port write: h port=22",)),
+        ("h:22", ("-w: 'h:22': 22 is not read as a port; for a port write: h port=22",)),
     ],
 )  # fmt: skip
 def test_where_nobody_asks_for_slots(text: str, notices: tuple[str, ...]) -> None:

@@ -27,7 +27,7 @@ def mistakes(text: str, limit: int = 9) -> list[tuple[int, str, str | None]]:
         ("h:2222", ["'h:2222'"]),
         ("h gpus=0", []),
         ("h gpus=0,1", []),
-        ("h gpus=4", ["gpus=4: read as the one GPU number 4; for a count write slots=4"]),
+        ("h gpus=4", ["gpus=4: read as the GPU with number 4; for a count write slots=4"]),
         ("h gpus=GPU-1", []),
     ],
 )  # fmt: skip

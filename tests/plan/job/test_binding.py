@@ -127,8 +127,8 @@ SOCKETS = Topology(
         # without a mapping: in blocks
         (SOCKETS, 4, "slot", "socket", "0-3 x2 | 4-7 x2"),
         (SOCKETS, 2, "node", "socket", "0-3 x1 | 4-7 x1"),
-        (THREADS, 2, "slot", "socket", "the host tells of no socket x2"),
-        (THREADS, 2, "socket", "auto", "the host tells of no socket x2"),
+        (THREADS, 2, "slot", "socket", "the host reports no socket x2"),
+        (THREADS, 2, "socket", "auto", "the host reports no socket x2"),
         (THREADS, 2, "numa", "auto", "0-1,5 x1 | 2-3,6-7 x1"),
         (THREADS, 2, "gpu", "auto", "2-3,6-7 x1 | 0-1,5 x1"),
         (THREADS, 2, "ppr:1:gpu", "none", "not asked x2"),
@@ -201,7 +201,7 @@ def test_sockets_are_told_when_asked_for(tmp_path: Path) -> None:
 
 def test_a_host_that_told_nothing_binds_nobody() -> None:
     node = NodePlan(0, Host("n1"), (), (0, 1))
-    assert bindings("gpu", "auto", node, 8, None) == [Binding(why="the host does not tell")] * 2
+    assert bindings("gpu", "auto", node, 8, None) == [Binding(why="the host reports no CPUs")] * 2
 
 
 def test_how_many_share_the_cpus_of_a_rank(tmp_path: Path) -> None:

@@ -347,7 +347,7 @@ SOCKETS = Topology("0-1", ((0, "0-1"),), ("0", "1"), sockets=("0", "1"))
         ({"map_by": "ppr:1:core", "rank_by": "node"}, (SOCKETS, SOCKETS),
          {"n1": (0, 2), "n2": (1, 3)}),
         ({"map_by": "ppr:2:gpu"}, (None, None), {"n1": (0, 1), "n2": (2, 3)}),
-        ({"map_by": "ppr:1:socket"}, (SOCKETS, None), "n2 tells of no socket"),
+        ({"map_by": "ppr:1:socket"}, (SOCKETS, None), "n2 reports no socket"),
     ],
 )  # fmt: skip
 def test_so_many_on_each_of_what_a_host_has(flags: dict[str, Any], there: Any, found: Any) -> None:
@@ -445,7 +445,7 @@ def test_a_rankfile_may_crowd_hosts_and_leave_binding_to_others() -> None:
         ("0-1", SOCKETS, None), ("1:0", SOCKETS, None), ("", None, None),
         ("1-2", SOCKETS, "rf:1: slot=1-2: n1: no core 2: ranks may use 2"),
         ("2:0", SOCKETS, "rf:1: slot=2:0: n1: no socket 2: ranks may use 2"),
-        ("0", None, "rf:1: slot=0: n1: the host does not tell which cores it has"),
+        ("0", None, "rf:1: slot=0: n1: the host does not report its cores"),
     ],
 )  # fmt: skip
 def test_the_host_must_have_what_a_rankfile_names(slot: str, there: Any, why: str | None) -> None:

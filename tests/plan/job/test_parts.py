@@ -86,7 +86,7 @@ def test_who_gets_which_ranks(
         (TWO, (on("a 3", "n1:2"), "b 1"), {}, "a: 3 ranks, but 2 slots are left for it on n1"),
         ("n1 slots=1 max_slots=2", ("a 2", "b 1"), {"oversubscribe": True}, "b: 1 rank, but no"),
         (TWO, ("a 2", on("b 1", "n9")), {}, "b: n9: none of the job's hosts"),
-        (TWO, ("a 2", on("b 1", "n2")), {"nnodes": 1}, "b: its hosts are not among those"),
+        (TWO, ("a 2", on("b 1", "n2")), {"nnodes": 1}, "b: its hosts are not among the"),
         (TWO, ("a", "b"), {}, "a and b: how many ranks has each?"),
         (TWO, ("a 1", "b 1"), {"np": 2}, "each says how many ranks it has, the job does not"),
         (TWO, ("a 1", "b 0"), {}, "b: --np: 0 is not between"),
