@@ -389,7 +389,7 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
             Kind.NO_PYTHON,
             why,
             hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
-            "the PATH of non-interactive logins there, or name one with --agent-python",
+            "the PATH of non-interactive logins on the host, or name one with --agent-python",
         )
     if status == INPUT_TAKEN:
         return Failure(Kind.BOOT, READS_INPUT % "agent", hint=READ_NO_INPUT)

@@ -376,9 +376,9 @@ class Fetching(CopyHandler):
     def _by_tar(self, node: int, link: Link) -> None:
         group, *others = self._plans[node]
         if others:
-            raise CannotCopy("{rank} in the folder needs a python3 there")
+            raise CannotCopy("{rank} in the folder needs a python3 on the host")
         if group.patterns:
-            raise CannotCopy("wildcards in a name need a python3 there")
+            raise CannotCopy("wildcards in a name need a python3 on the host")
         copy, reader = self.copies[node], self._readers[node]
         parent = os.path.dirname(os.path.abspath(group.place))
         make_folders(parent)

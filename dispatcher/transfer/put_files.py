@@ -120,9 +120,9 @@ class Sending(CopyHandler):
     def _by_tar(self, node: int, link: Link) -> None:
         sources, groups = self._plans[node]
         if len(groups) > 1:
-            raise CannotCopy("{rank} in a destination needs a python3 there")
+            raise CannotCopy("{rank} in a destination needs a python3 on the host")
         if self._owner:
-            raise CannotCopy("--owner needs a python3 there")
+            raise CannotCopy("--owner needs a python3 on the host")
         with self._lock:
             tar = sources.tar().fileno()
         at = 0

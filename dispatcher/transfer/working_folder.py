@@ -76,7 +76,7 @@ class WorkingFolder(Sources):
 
     def tar(self) -> BinaryIO:
         """Raises: CannotCopy, since a host without Python cannot run ranks."""
-        raise CannotCopy("--sync needs a python3 there")
+        raise CannotCopy("--sync needs a python3 on the host")
 
 
 def listed(folder: str) -> Iterator[tuple[Entry, str]]:

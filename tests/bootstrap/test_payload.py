@@ -108,7 +108,8 @@ class TestBootFailure:
         failure = boot_failure("gpu01", b"noise", errors, status)
         assert (failure.kind, failure.why) == (Kind.NO_PYTHON, why)
         assert failure.hint == (
-            "put a python3 of version 3.8 or later on the PATH of non-interactive logins there, "
+            "put a python3 of version 3.8 or later on the PATH of non-interactive logins "
+            "on the host, "
             "or name one with --agent-python"
         )
 

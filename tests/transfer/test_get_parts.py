@@ -220,7 +220,7 @@ class TestWithoutPython:
     def test_a_folder_for_each_rank_needs_python(self, tmp_path: Path) -> None:
         one = fetching(tmp_path, "n1", "n2")
         wire = talk(one, payload.SHELL + archive(a=b"x"))
-        assert one.copies[0].error == "{rank} in the folder needs a python3 there"
+        assert one.copies[0].error == "{rank} in the folder needs a python3 on the host"
         assert wire.closed
         one.unpack(0)
 

@@ -129,7 +129,7 @@ class TestSending:
         sending = self.sending(sources, (group, group))
         wire = FarLink()
         self.said(sending, 0, payload.SHELL, wire=wire)
-        assert sending.copies[0].error == "{rank} in a destination needs a python3 there"
+        assert sending.copies[0].error == "{rank} in a destination needs a python3 on the host"
         assert wire.closed
         sources.close()
 

@@ -9,8 +9,6 @@ from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 
 
 class ReadingOptions(Options, section="Checks"):
-    """The readings on every host."""
-
     full: bool = option(
         help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
     )
@@ -53,8 +51,6 @@ class ReadingOptions(Options, section="Checks"):
 
 
 class PairOptions(Options, section="Pairs of hosts"):
-    """How hosts are measured two by two."""
-
     pairs: bool = option(help="Measure the network between hosts, two by two, and find slow hosts.")
     backend: Literal["tcp", "nccl", "gloo"] | None = option(
         help="Measure by plain TCP, or by torch ranks of --python with NCCL on all GPUs, or gloo "
@@ -74,8 +70,6 @@ class PairOptions(Options, section="Pairs of hosts"):
 
 
 class NcclOptions(Options, section="NCCL"):
-    """Advice on NCCL."""
-
     nccl: bool = option(help="Say what NCCL will use on every host, and which settings to give it.")
     apply: str | None = option(
         metavar="FILE", help="Write the settings to FILE, for --env-file of dispatch run."
@@ -83,8 +77,6 @@ class NcclOptions(Options, section="NCCL"):
 
 
 class FindingOptions(Options, section="Output"):
-    """The form of the report."""
-
     verbose: bool = option("-v", help="Also show checks that are fine on all hosts.")
     as_json: bool = json_option("the result")
     connect_timeout: float = option(

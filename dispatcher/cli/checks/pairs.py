@@ -277,7 +277,7 @@ def lines(found: Measured) -> list[str]:
         slow_pairs = [_words(names, p) for p in pairs if host in (p.a, p.b)]
         more = f"; and {len(slow_pairs) - MOST_NAMED} more" if len(slow_pairs) > MOST_NAMED else ""
         shown = "; ".join(slow_pairs[:MOST_NAMED])
-        remedy = "look at its cable, port and routes; --exclude it meanwhile"
+        remedy = "look at its cable, port and routes; until then --exclude it"
         blame([names[host]], f"bad with most partners: {shown}{more}", remedy)
     for a, b in ranking.links:
         pair = next(p for p in pairs if (p.a, p.b) == (a, b))
@@ -292,7 +292,7 @@ def lines(found: Measured) -> list[str]:
         remedy = "dispatch check --full looks at its NVLinks, clocks and power"
         blame([names[host]], f"{words}, at least {rate_words(due)} is usual", remedy)
     alike = not drawn and len(out) == before and not ranking.bad
-    return [*out, "all pairs are alike"] if alike else out
+    return [*out, "all pairs are equally fast"] if alike else out
 
 
 def _words(names: Sequence[str], pair: Pair) -> str:

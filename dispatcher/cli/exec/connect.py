@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 
 class KeptOptions(KeepOptions, section="Connections"):
-    """The connections that stay open."""
-
     keep: str | None = option(
         default="600", metavar="SECONDS", help="Close a connection that has been idle for SECONDS."
     )

@@ -18,8 +18,6 @@ from dispatcher.cli.options.host_options import (
 
 
 class CommandOptions(Options, section="Command"):
-    """The command to run."""
-
     shell: str | None = option(
         metavar="TEXT", help="Run TEXT with /bin/sh, whatever it holds, instead of COMMAND."
     )
@@ -40,8 +38,6 @@ class CommandOptions(Options, section="Command"):
 
 
 class GatherOptions(Options, section="Output"):
-    """The output that is shown, and its form."""
-
     no_label: bool = option(
         "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
     )
@@ -81,8 +77,6 @@ class GatherOptions(Options, section="Output"):
 
 
 class ResultOptions(Options, section="Results"):
-    """The results of all hosts."""
-
     events: str | None = option(
         metavar="FILE", help="Write every event to FILE, which must be new, as JSON lines."
     )

@@ -56,7 +56,7 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
     where it stopped; its unfinished files are removed after a week.
 
     {host} in a name becomes the host's name, and {rank} each rank of the host in turn, by
-    the slots in the hostfile: in SOURCE for so many files, in DEST for each rank's own place.
+    the slots in the hostfile: in SOURCE for one file each, in DEST for each rank's own place.
     """
 
     examples = (

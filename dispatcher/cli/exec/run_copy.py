@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
 
 class FileOptions(Options, section="Files"):
-    """How files are compared and left."""
-
     checksum: bool = option(help="Compare files by their SHA-256, not by size and time.")
     no_resume: bool = option(
         "-W",
@@ -164,7 +162,7 @@ def conclude(
         if one.error is not None:
             failure = Failure(Kind.PROTOCOL, one.error)
             denied = verb == "sent" and options.sudo is None and one.error.endswith(_DENIED)
-            hint = "--sudo  # as root there, if you may be" if denied else None
+            hint = "--sudo  # as root on the host, if you may" if denied else None
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error, hint)
         elif is_good(outcome) and one.python is not False and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")

@@ -131,7 +131,7 @@ class StopOptions(Options):
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
     need not name it. It may be one that a program has started, or named, one in another terminal.
-    After Ctrl-C it does not wait any longer; the job ends all the same.
+    After Ctrl-C it does not wait any longer; the job still ends.
     """
 
     examples = (

@@ -76,7 +76,7 @@ def restart(options: RestartOptions) -> int:
             call.order("restart", words=program, exports=exports)
             return _follow(found, call)
     except KeyboardInterrupt:
-        say(f"\nnote: job {found.run_id} is being restarted all the same")
+        say(f"\nnote: job {found.run_id} is still being restarted")
         return errors.SIGNAL_BASE + 2
 
 

@@ -156,7 +156,7 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
         from dispatcher.plan.job.request import parse_seconds
 
         if "-t" in param.opts and value and not value.strip("t"):  # ssh -tt
-            hint = "for a terminal there: --pty"
+            hint = "for a terminal on the host: --pty"
             raise UsageError(f"-t{value}: -t takes a number of seconds", hint=hint)
         seconds, flag = parse_seconds(value, param.opts[-1]), param.opts[-1]
         if self._positive and not seconds:

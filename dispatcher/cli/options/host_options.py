@@ -443,7 +443,7 @@ def sudo_password(options: SudoOptions) -> Iterator[Callable[[bool], bytes | Non
     asking = Asking()
 
     def ask(again: bool) -> bytes | None:
-        typed = asking.ask(f"wrong, once more: {prompt}" if again else prompt)
+        typed = asking.ask(f"wrong, try again: {prompt}" if again else prompt)
         return typed.encode("utf-8", "surrogateescape") if typed else None
 
     try:

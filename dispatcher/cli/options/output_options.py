@@ -25,8 +25,6 @@ METRICS_EVERY, LEAST_EVERY = 5.0, 0.2
 
 
 class LineOptions(Options, section="Output"):
-    """The lines of ranks that are shown, and their form."""
-
     label: Literal["rank", "host", "none"] = option(
         default="rank",
         help="Begin lines with [rank], with [host:local rank], or with no label at all. Without, "
@@ -64,8 +62,6 @@ class ScreenOptions(Options, section="Output"):
 
 
 class MonitoringOptions(Options, section="Monitoring"):
-    """The measurements of ranks."""
-
     stall_after: float | None = option(
         metavar="SECONDS",
         help="Name the ranks that have written nothing for SECONDS.",
@@ -91,8 +87,6 @@ class MonitoringOptions(Options, section="Monitoring"):
 
 
 class LogOptions(Options, section="Log files"):
-    """Output that is kept in files."""
-
     log_dir: str | None = option(
         metavar="DIR",
         help="Keep logs in DIR. There is a file per rank, the journal of the run, and its report.",

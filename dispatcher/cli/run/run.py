@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 
 class FilterOptions(Options, section="Hosts"):
-    """The choice of hosts."""
-
     include: str | None = option(
         metavar="SPEC", help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2."
     )
@@ -36,8 +34,6 @@ class FilterOptions(Options, section="Hosts"):
 
 
 class ProgramOptions(Options, section="Program"):
-    """The ranks' program."""
-
     app: str | None = option(
         metavar="FILE",
         help="Take several programs from FILE, a line each, which run side by side in one world. "
@@ -86,8 +82,6 @@ class ProgramOptions(Options, section="Program"):
 
 
 class RankOptions(Options, section="Ranks"):
-    """How many ranks, and where."""
-
     np: int | None = option("-n", metavar="N", help="Start N ranks in all.", usual="one per slot")
     nproc_per_node: str | None = option(
         metavar="N|auto|gpu",
@@ -140,8 +134,6 @@ class RankOptions(Options, section="Ranks"):
 
 
 class EnvironmentOptions(Options, section="Environment"):
-    """The ranks' environment."""
-
     exports: tuple[str, ...] = option(
         "-x",
         "--export",
@@ -185,8 +177,6 @@ class EnvironmentOptions(Options, section="Environment"):
 
 
 class MpiOptions(Options, section="MPI"):
-    """How MPI is served."""
-
     mpi: Literal["auto", "pmi1", "none"] = option(
         default="auto",
         help="Serve MPI as its process manager: by PMI-1 for MPICH and Intel MPI and by PMIx for "
@@ -218,8 +208,6 @@ class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
 
 
 class AgentOptions(TreeOptions, section="Connections"):
-    """How the agents are started."""
-
     agent_python: str | None = option(
         metavar="PATH",
         help="Run dispatch's agent on the hosts with this Python.",
@@ -240,8 +228,6 @@ class AgentOptions(TreeOptions, section="Connections"):
 
 
 class PreflightOptions(Options, section="Checks before the start"):
-    """Checks before the start."""
-
     check: Literal["quick", "full", "none"] = option(
         default="quick",
         help="Check the hosts before the ranks start. quick: checks that cost nothing (folder, "
@@ -260,8 +246,6 @@ class PreflightOptions(Options, section="Checks before the start"):
 
 
 class FailureOptions(Options, section="Failures"):
-    """Limits for lost hosts and ranks that hang."""
-
     grace: float | None = option(
         metavar="SECONDS",
         help="Wait SECONDS between TERM and KILL when ranks are ended.",
@@ -317,8 +301,6 @@ class FailureOptions(Options, section="Failures"):
 
 
 class RestartOptions(Options, section="Restarts"):
-    """How a job starts again."""
-
     max_restarts: str | None = option(
         metavar="N",
         help="Restart a failed job at most N times. All its ranks start again.",

@@ -163,7 +163,9 @@ class LoggingIn:
             if outcome == "asked":
                 self._came("right")
                 why = f"{self._config.user}: the password has expired, and the host wants another"
-                return Failure(Kind.AUTH, why, f"ssh {self._config.name}  # and change it there")
+                return Failure(
+                    Kind.AUTH, why, f"ssh {self._config.name}  # and change it on the host"
+                )
             if not self._judged(outcome):
                 return outcome
         return self._late() or "refused"

@@ -149,7 +149,7 @@ class Identities:
         """The user's passphrase for a key file; ``None`` when there is no user to ask."""
         if self._ask is None:
             return None
-        again = "wrong, once more: " if attempt else ""
+        again = "wrong, try again: " if attempt else ""
         with self._asking:  # one prompt on the terminal at a time
             return self._ask(f"{again}passphrase for {path}: ")
 
@@ -401,7 +401,7 @@ def refused(
     elif wants_typed:
         hint += f" && {shlex.join(['ssh-copy-id', *_port(port), login])}  # or {_short(ask)}"
     else:
-        hint += "  # and have its public half put into the authorized_keys there"
+        hint += "  # and have its public half put into authorized_keys on the host"
     return Failure(Kind.AUTH, why, hint)
 
 
@@ -422,7 +422,7 @@ def refused_key(
         return f"{shlex.join(words)}  # or {_short(ask)}; {other}"
     if public:
         where = f"~{user}/.ssh/authorized_keys" if user else "authorized_keys"
-        return f"cat {shlex.quote(public)}  # has to be a line of {where} there; {other}"
+        return f"cat {shlex.quote(public)}  # has to be a line of {where} on the host; {other}"
     return f"ssh -v {shlex.quote(host)} true  # {other}"
 
 

@@ -233,7 +233,7 @@ class Passwords:
 
     def _password(self, key: tuple[str, str], whose: str) -> Password:
         def ask(again: bool) -> str | None:
-            return self.ask(f"{'wrong, once more: ' if again else ''}password of {whose}: ")
+            return self.ask(f"{'wrong, try again: ' if again else ''}password of {whose}: ")
 
         with self._lock:
             return self._known.setdefault(key, Password(ask, self.timer))

@@ -119,7 +119,7 @@ def test_who_is_to_blame() -> None:
     assert shown[5:] == [
         "critical: n3: bad with most partners: n1-n3 1.0 GB/s, back 4.0 GB/s, 1.0 ms; "
         "n2-n3 failed (refused\\x1b); n3-n4 failed (no answer)",
-        "  hint: look at its cable, port and routes; --exclude it meanwhile",
+        "  hint: look at its cable, port and routes; until then --exclude it",
         "critical: n2 and n4: bad together: n2-n4 1.0 GB/s, back 1.0 GB/s, 1.0 ms",
     ]
 
@@ -140,7 +140,7 @@ def test_hosts_that_were_not_measured() -> None:
     shown = blamed(ranking, HOSTS, [GOOD], problems, 1)
     assert shown[-1] == "critical: n[3-4]: not measured: no\\x1b route"
     many = [f"n{number}" for number in range(MOST_SHOWN + 1)]
-    assert blamed(ranking, many, [GOOD], {}, 1)[1:] == ["all pairs are alike"]
+    assert blamed(ranking, many, [GOOD], {}, 1)[1:] == ["all pairs are equally fast"]
 
 
 def test_for_programs() -> None:

@@ -203,7 +203,7 @@ def test_what_root_may_do_is_told(
     )  # fmt: skip
     err = capsys.readouterr().err
     assert f"  n1  {why}\n" in err
-    assert ("  hint: --sudo  # as root there, if you may be\n" in err) is hint
+    assert ("  hint: --sudo  # as root on the host, if you may\n" in err) is hint
 
 
 # -- get, over this machine --------------------------------------------------------------------

@@ -119,7 +119,7 @@ def test_a_line_and_what_it_means(
         ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),
         ("-w n1 -X nosuch true", "error: -X: group '@nosuch' is unknown"),
         ("-w n1 -g nosuch true", "error: -w, -g: group"),
-        ("-w n1 -tt true", "hint: for a terminal there: --pty"),
+        ("-w n1 -tt true", "hint: for a terminal on the host: --pty"),
         ("true", "no hosts given"), ("-w n1 --grup x true", "hint: --group  # did you mean this?"),
     ],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_when_it_is_asked_for(
         told = [ask(False), ask(True)]
     assert told == ([None, None] if user is None else [b"secret", b"secret"])
     prompt = f"password of {user} for sudo: "
-    assert asked.prompts == ([] if user is None else [prompt, f"wrong, once more: {prompt}"])
+    assert asked.prompts == ([] if user is None else [prompt, f"wrong, try again: {prompt}"])
     assert asked.closed == (0 if user is None else 1)
 
 

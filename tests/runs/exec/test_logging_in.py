@@ -78,7 +78,7 @@ def sit(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 def test_a_password_once_for_all(sit: Any, sshd: Sshd) -> None:
     one = sit("exec", "--ask-pass", *HOSTS, "id", "-un")
-    for prompt, typed in (("password of all", "wrong"), ("wrong, once more: ", PASSWORD)):
+    for prompt, typed in (("password of all", "wrong"), ("wrong, try again: ", PASSWORD)):
         one.until(prompt)
         one.type(f"{typed}\n")
     assert one.wait() == 0

@@ -133,7 +133,7 @@ def test_a_wrong_password_has_a_second_try_on_one_host(sit: Any, sudo: Sudo, sec
     one = sit("--sudo", "--ask-sudo-password", *TWO, "--shell", "echo in")
     one.until("for sudo: ")
     one.type("wrong\n")
-    one.until("wrong, once more: password of ")
+    one.until("wrong, try again: password of ")
     one.type(f"{second}\n")
     right = second == PASSWORD
     assert one.wait() == (0 if right else 125)

@@ -68,7 +68,7 @@ def test_it_is_asked_for_once_it_is_wanted(desk: Desk, state: Path, locked: Sshd
     typist = Typist(desk, locked)
     typist.until(b"passphrase for ")
     typist.type(b"abracadabra\n")
-    typist.until(b"wrong, once more: ")
+    typist.until(b"wrong, try again: ")
     typist.type(b"sesame\n")
     typist.until(b"1 rank runs")
     assert typist.end() == 0

@@ -297,7 +297,7 @@ def test_the_second_one_is_for_all(log_in: Login) -> None:
     assert log_in(user, *hosts) == [AFTER] * 3
     assert [host.sent for host in hosts] == [["wrong", RIGHT], [RIGHT], [RIGHT]]
     assert user.asked == [
-        "password of all hosts: ", "wrong, once more: password of all hosts: "
+        "password of all hosts: ", "wrong, try again: password of all hosts: "
     ]  # fmt: skip
 
 

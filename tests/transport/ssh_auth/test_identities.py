@@ -349,7 +349,7 @@ def test_a_passphrase(
     (candidate,) = keys.candidates(config(file))
     for _ in range(2):  # nobody is asked again
         assert (candidate.load() is None) is (notice is not None)
-    again = f"wrong, once more: passphrase for {file}: "
+    again = f"wrong, try again: passphrase for {file}: "
     assert prompts == [f"passphrase for {file}: ", again, again][:asked]
     assert keys.notices == ([] if notice is None else [f"{file}: {notice}"])
 
@@ -474,10 +474,10 @@ OR = f"or --ask-pass; {OTHER}"
          "me: this host takes no keys, only gssapi-keyex, password", ASK),
         (("publickey",), False,
          "me: there is no key to log in with: no ssh-agent, and there is no /missing",
-         "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
+         "ssh-keygen -t ed25519  # and have its public half put into authorized_keys on the host"),
         ((), False,
          "me: there is no key to log in with: no ssh-agent, and there is no /missing",
-         "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
+         "ssh-keygen -t ed25519  # and have its public half put into authorized_keys on the host"),
         (("publickey", "keyboard-interactive"), False,
          "me: there is no key to log in with: no ssh-agent, and there is no /missing; the host "
          "also takes keyboard-interactive",
@@ -514,7 +514,7 @@ def test_a_login_with_keys_that_are_refused(tmp_path: Path) -> None:
     tried = [Candidate("agent: x", lambda: None), Candidate("label", lambda: None, str(file))]
     failure = refused(config(file), Identities(), tried, ("publickey",), more=False)
     assert failure.why == "me: refused: agent: x, label"
-    where = "has to be a line of ~me/.ssh/authorized_keys there"
+    where = "has to be a line of ~me/.ssh/authorized_keys on the host"
     assert failure.hint == f"cat '{file}.pub'  # {where}; {OTHER}"
     failure = refused(config(), Identities(), tried[:1], ("publickey",), more=False)
     assert failure.hint == f"ssh -v n1 true  # {OTHER}"
@@ -545,9 +545,9 @@ def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
         ("me@n1", 23, ("password",), "key",
          f"ssh-copy-id -i {{key}}.pub -p 23 me@n1  # {OR}"),
         ("me@n1", 23, ("publickey",), "key",
-         f"cat {{key}}.pub  # has to be a line of ~me/.ssh/authorized_keys there; {OTHER}"),
+         f"cat {{key}}.pub  # has to be a line of ~me/.ssh/authorized_keys on the host; {OTHER}"),
         ("n1", 23, ("publickey",), "key",
-         f"cat {{key}}.pub  # has to be a line of authorized_keys there; {OTHER}"),
+         f"cat {{key}}.pub  # has to be a line of authorized_keys on the host; {OTHER}"),
         ("me@realm@n1", 23, ("publickey",), "missing", f"ssh -v n1 true  # {OTHER}"),
         ("me@n1", 23, ("publickey",), "", f"ssh -v n1 true  # {OTHER}"),
     ],
