@@ -198,7 +198,8 @@ class Stage:
         self.failed: list[str] = []
 
     def screen(self) -> Screen:
-        return Screen(LineFormat(lambda rank: f"[{rank}]"), Writer({1: self.shown, 2: self.shown}))
+        view = LineFormat(lambda rank: f"[{rank}]", terminals=frozenset({1, 2}))
+        return Screen(view, Writer({1: self.shown, 2: self.shown}))
 
     def text(self) -> bytes:
         return (self.base / "shown").read_bytes()

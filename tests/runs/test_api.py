@@ -139,7 +139,7 @@ class TestBadInput:
     def test_ways(self) -> None:
         with pytest.raises(dispatcher.UsageError, match="exclude each other"):
             dispatcher.Ways(transport="ssh", rsh="kubectl exec")
-        with pytest.raises(dispatcher.UsageError, match="user me is asked for"):
+        with pytest.raises(dispatcher.UsageError, match="user me is set"):
             dispatcher.exec(
                 "me@n1", ["true"], ways=dispatcher.Ways(rsh="kubectl exec -i {host} --")
             )

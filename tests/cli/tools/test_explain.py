@@ -76,8 +76,10 @@ def test_what_can_be_pasted_is_taken(nothing_around: Path, parsed: Any) -> None:
     found = 0
     for one in MESSAGES.values():
         for text in one.do.splitlines():
+            if not text.startswith("    dispatch "):
+                continue
             words = shlex.split(text.split("  #")[0].split(" | ")[0])
-            if not text.startswith("    dispatch ") or PLACEHOLDERS & set(words) - {"NAME", "JOB"}:
+            if PLACEHOLDERS & set(words) - {"NAME", "JOB"}:
                 continue
             if "--help" in words:
                 assert words[1] in cli.COMMANDS or words == ["dispatch", "--help"]
