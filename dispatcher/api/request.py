@@ -180,9 +180,7 @@ def cwd_of(chdir: str | None) -> str:
         here = os.getcwd()
     except OSError as error:
         why = reason(error)
-        raise FileUnusable(
-            f"the current folder: {why}", hint="cd DIR  # one that is there"
-        ) from None
+        raise FileUnusable(f"the current folder: {why}", hint="cd DIR  # one that exists") from None
     logical = os.environ.get("PWD", "")
     if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
         here = logical

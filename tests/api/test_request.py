@@ -193,7 +193,7 @@ def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError) as caught:
         cwd_of(None)
     assert caught.value.message == "the current folder: no such file or directory"
-    assert caught.value.hint == "cd DIR  # one that is there"
+    assert caught.value.hint == "cd DIR  # one that exists"
 
 
 @cases(

@@ -208,7 +208,7 @@ class Fences:
         for first, last in _spans(group):
             for node, own in groupby(range(first, last + 1), where.get):
                 if node is None:  # before any more ranks are looked up
-                    raise FenceError(f"barrier {name[:60]}: of ranks that are not there")
+                    raise FenceError(f"barrier {name[:60]}: of ranks that do not exist")
                 members.setdefault(node, set()).update(own)
         return members, int(tag)
 

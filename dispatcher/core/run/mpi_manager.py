@@ -139,7 +139,7 @@ class MpiManager:
                 return self._answer(event)
             case mpi_events.PmiSpawnAsked(node):
                 if node not in self._using:
-                    raise FenceError("it wants to spawn, and no rank there uses MPI")
+                    raise FenceError("it wants to spawn, but its ranks do not use MPI")
                 return self._spawn(event, now)
             case mpi_events.PmixWanted(node) if node not in self._serving:
                 self._serving.add(node)

@@ -159,7 +159,7 @@ class RunMachine:
             return []
         if isinstance(event, ev.NodePaused):
             if not self.hosts.rests(event.node):
-                unasked = Failure(Kind.PROTOCOL, "it says that its ranks rest, unasked")
+                unasked = Failure(Kind.PROTOCOL, "it stopped its ranks without an order")
                 return self.handle(ev.NodeLost(event.node, unasked), now)
             return self._pause.stopped(event.node)
         if isinstance(event, ev.FolderSent):

@@ -238,7 +238,7 @@ _HINTS = {
     (
         "cwd",
         "no script",
-    ): "--sync sends your folder there before the start; or name one every host has with --chdir",
+    ): "--sync sends your folder before the start; or name one that every host has with --chdir",
     ("missing", "not executable"): "install it on that host; for a Python elsewhere: --python, or "
     "python= in the hostfile",
     ("no interpreter",): "install it on that host, or fix the program's first line; a \\x0d at its "

@@ -174,7 +174,7 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"device-side assert|illegal memory access|misaligned address|unspecified launch failure",
      "-x CUDA_LAUNCH_BLOCKING=1 lets the traceback name the call that did it"),
     (r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for|\d clients joined",
-     "some rank did not get there: --hang-timeout 300 shows where each rank is"),
+     "some rank did not arrive: --hang-timeout 300 shows where each rank is"),
     (r"Gloo connectFullMesh failed.*remote=\[127\.|Unable to find address for",
      "a host's own name has no address that others reach: --iface NAME (dispatch check)"),
     (r"terminate called without an active exception",

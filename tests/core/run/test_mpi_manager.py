@@ -176,7 +176,7 @@ class TestTrust:
     def test_who_does_not_use_mpi_loses_its_link(self, running: AttemptMachine) -> None:
         assert act.CloseLink(0) in running.handle(self.ASKED, 1.0)
         assert isinstance(running.cause, verdicts.NodeFailed)
-        assert running.cause.failure.why == "MPI: it wants to spawn, and no rank there uses MPI"
+        assert running.cause.failure.why == "MPI: it wants to spawn, but its ranks do not use MPI"
 
     @cases(
         "event", [ASKED, mpi_events.PmiAsked(0, 0, "lookup", b"s", b""), mpi_events.PmixWanted(0)]

@@ -67,7 +67,7 @@ def test_who_rests_unasked_loses_its_link_and_keeps_nobody_from_a_restart() -> N
     world = started(spares=1, most=1)
     assert CloseLink(1) in world.since(ev.NodePaused(1))
     assert isinstance(world.run._job.cause, verdicts.NodeFailed)
-    assert world.run._job.cause.failure.why == "it says that its ranks rest, unasked"
+    assert world.run._job.cause.failure.why == "it stopped its ranks without an order"
     assert not world.run.hosts.is_resting(1)
     assert world.run.hosts.undead() == []
 
