@@ -220,7 +220,7 @@ def _figure(value: Any) -> float | None:
 
 
 def _why(report: Report) -> str:
-    """Why the job of a pair ended that reported no reason."""
+    """Why a pair's job ended, if its ranks reported no reason."""
     if report.cause is not None and report.cause.kind == "Interrupted":
         return "no answer in time"
     failures = {} if report.cause is None else report.cause.facts.get("failures", {})

@@ -372,7 +372,6 @@ class MonitoredRun:
         return self._monitor is not None and self._monitor.is_quiet(now)
 
     def _keep_watch(self) -> None:
-        """Start the monitor, unless it is there."""
         plan, ranks = self._run.plan, self._run.rank_hosts
         self._monitor = self._monitor or HangMonitor(
             plan.limits.hang_timeout,

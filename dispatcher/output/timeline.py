@@ -322,7 +322,6 @@ class History(Sink):
         self.moments.append(Span(node, LINK, name, now, now, details))
 
     def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
-        """End the open phase of ``line``, and begin ``name``."""
         self._end(line, now, **details)
         self._open[line] = (name, now)
 

@@ -279,8 +279,7 @@ class TestPassword:
         for node in range(3):
             made.handle(exec_events.PasswordAwaited(node), 101.0)
         assert made.handle(exec_events.PasswordTold(True), 102.0) == [SendPassword(0, 7.0)]
-        told = made.handle(up(0), 103.0)
-        assert told == [SendPassword(1, 7.0), SendPassword(2, 7.0)]
+        assert made.handle(up(0), 103.0) == [SendPassword(1, 7.0), SendPassword(2, 7.0)]
         wrong = Failed(Failure(Kind.SUDO, "wrong password"))  # there it is another
         assert made.handle(exec_events.PasswordAwaited(2), 104.0) == done(2, wrong)
 

@@ -92,7 +92,7 @@ class Recording(Value):
 
     @property
     def waits_in(self) -> int | None:
-        """The number of the first that it called and that is not done."""
+        """The number of its first call that is not done; None if all are."""
         return min((number for number, (_, done) in self.calls.items() if not done), default=None)
 
 

@@ -185,7 +185,6 @@ class World(Value):
 
     @property
     def size(self) -> int:
-        """The number of its ranks."""
         return len(self.nodes)
 
     def number(self, rank: int) -> int:

@@ -78,7 +78,7 @@ WAITS = frozenset({
     "Barrier", "Bcast", "Gather", "Reduce", "Scatter", "Recv", "Send", "Waitall", "allreduce",
     "allgather", "alltoall", "bcast", "init_process_group", "destroy_process_group",
 })  # fmt: skip
-#: those that only torch's own code, or that of a library in C, waits for others in
+#: functions that wait for others only inside torch's own code
 TORCH_WAITS = frozenset({"cpu", "item", "clip_grad_norm_", "wait", "wait_tensor"})
 #: functions of C that say where a rank waits: of NCCL, CUDA, MPI, torch's groups
 _TELLING = re.compile(r"p?nccl[A-Z]|cuda[A-Z]|cu[A-Z][a-z]+[A-Z]|P?MPI_|c10d::|gloo::")

@@ -196,7 +196,7 @@ class Rejected(_Cause):
 class Impossible(_Cause):
     """Nothing was started: the plan does not fit what the hosts have.
 
-    code: that of the error, ``no-gpu`` for one.
+    code: the error's code, such as ``no-gpu``.
     """
 
     message: str

@@ -54,7 +54,6 @@ class AltScreen:
 
     @property
     def is_ours(self) -> bool:
-        """Whether dispatch is in the foreground."""
         return in_front(self._fd)
 
     def enter(self) -> bool:
@@ -178,7 +177,7 @@ class ViewState:
     over: bool = False
 
     def pressed(self, key: str, page: int) -> ViewState:
-        """The view after ``key``; ``over``: the user has left. page: rows of a screenful."""
+        """The view after ``key``; ``over``: the user has left. page: rows that fit the screen."""
         new = dataclasses.replace
         if self.typing is not None:
             if key == "enter":

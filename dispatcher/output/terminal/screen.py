@@ -330,7 +330,7 @@ class Screen(Sink):
         return prefix
 
     def _marked(self, label: str, stream: int) -> str:
-        """``label`` for a line of ``stream``, marked if it needs the mark of standard error."""
+        """``label``, with ``!`` for standard error where both streams lead to the same place."""
         is_error = stream == STDERR and self._view.mark_errors and self._writer.together
         return label + "!" if label and is_error else label
 
