@@ -141,7 +141,7 @@ class Seen:
         return found
 
     def value(self, name: str, *, later: bool = False) -> Any:
-        """What a ``file`` or ``call`` reading gave. Raises: Unread."""
+        """The value of a ``file`` or ``call`` reading. Raises: Unread."""
         reading = self.reading(name, later=later)
         value = reading.value()
         if value is None:
@@ -164,7 +164,7 @@ class Seen:
         return found
 
     def output(self, name: str) -> str:
-        """What a ``run`` reading printed. Raises: Unread when it failed or was cut."""
+        """The output of a ``run`` reading. Raises: Unread when it failed or was cut."""
         reading = self.reading(name)
         if reading.status != 0:
             raise Unread(reading.why())

@@ -87,7 +87,7 @@ class Prediction:
 
     @property
     def gbps(self) -> float:
-        """What the ports' rates add up to, in Gb/s; 0 for unknown."""
+        """The sum of the ports' rates, in Gb/s; 0 for unknown."""
         return sum(port.gbps or 0.0 for port in self.ports)
 
     def line(self) -> str:

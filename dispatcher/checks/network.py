@@ -36,7 +36,7 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether it can be used; by NCCL without a plugin only if it is of no other layer."""
+        """Whether it can be used; NCCL needs a plugin for the layer ``other``."""
         return self.state == "ACTIVE"
 
     @property
@@ -107,7 +107,7 @@ class Netdev:
 
     @property
     def usable(self) -> bool:
-        """Whether NCCL would take it: running, with an address other hosts could use."""
+        """Whether NCCL would use it: running, with an address for other hosts."""
         return self.running and bool(self.addresses)
 
     @property

@@ -117,7 +117,7 @@ def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]
 
 @dataclass(frozen=True)
 class Inside:
-    """What the GPUs of one host reach among themselves. rate: busbw, bytes/s; gpu: their name."""
+    """The bandwidth among the GPUs of one host. rate: busbw, bytes/s; gpu: their name."""
 
     rate: float
     gpu: str

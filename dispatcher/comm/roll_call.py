@@ -74,7 +74,7 @@ class RankInfo:
 
     @staticmethod
     def decode(text: bytes) -> RankInfo:
-        """What another rank sent; CommError if it runs another version of this package."""
+        """Decode another rank's data; CommError if it runs another version of this package."""
         try:
             return RankInfo(**json.loads(text))
         except (TypeError, ValueError) as error:

@@ -97,7 +97,7 @@ class RestartAnswer:
         self._ordered = self._heard = self._accepted = False
 
     def order(self) -> None:
-        """A restart has been ordered."""
+        """Note that this client has ordered a restart."""
         self._ordered = True
 
     def take(self, event: ev.Event) -> bytes | None:

@@ -31,7 +31,7 @@ class Arguments(Value):
 
 
 def check_names(owner: str, known: Sequence[str], given: Mapping[str, object]) -> None:
-    """Nothing, if all names of ``given`` are ``known``. Raises: WrongArgument."""
+    """Check that all names of ``given`` are ``known``. Raises: WrongArgument."""
     for name in given:
         if name not in known:
             near = nearest(name, known)
@@ -42,7 +42,7 @@ def check_names(owner: str, known: Sequence[str], given: Mapping[str, object]) -
 
 
 def check_types(owner: str, declared: type, given: Mapping[str, object]) -> None:
-    """Nothing, if each of ``given`` is what ``declared``, a class, annotates that name with.
+    """Check that each of ``given`` has the type in the annotations of the class ``declared``.
 
     Raises: WrongArgument.
     """

@@ -101,7 +101,7 @@ class UnknownOption(UsageError):
 
 
 class MissingArgument(UsageError):
-    """A word is missing: the program, the command, what to copy."""
+    """An argument is missing: the program, the command, the files to copy."""
 
 
 class UnexpectedArgument(UsageError):

@@ -87,7 +87,7 @@ class Plan(_Plan, total=False):
 
 
 class StackFrame(TypedDict):
-    """A function, and where it stands. line: 0 if that is not known."""
+    """A function, and its place in a file. line: 0 if unknown."""
 
     function: str
     file: str
@@ -507,7 +507,7 @@ class Top(TypedDict):
 
 
 class SweptRun(TypedDict):
-    """A run of which something was found. state: as dispatch jobs has it, or unknown.
+    """A run with leftovers. state: as dispatch jobs has it, or unknown.
 
     left_over: whether its launcher is gone.
     """

@@ -66,7 +66,7 @@ class _Operand(Value):
     pieces: tuple[str | tuple[_Span, ...], ...]
 
     def count(self) -> int:
-        """How many names this makes; of more than ``UNCOUNTED``, no more than that is known."""
+        """The number of names; above ``UNCOUNTED`` it is not exact."""
         made = 1
         for piece in self.pieces:
             if not isinstance(piece, str) and made <= UNCOUNTED:

@@ -38,7 +38,7 @@ class BadName(ValueError):
 
 @contextmanager
 def offset_by(offset: int) -> Iterator[None]:
-    """A BadName in this context is of a text that begins ``offset`` characters farther right."""
+    """Move the position of a BadName in this context by ``offset`` characters."""
     try:
         yield
     except BadName as bad:

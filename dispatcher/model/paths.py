@@ -249,7 +249,7 @@ def is_ours(folder: str | Path) -> bool:
 
 
 def regular(path: str | Path, flags: int = 0) -> int:
-    """A descriptor to read the file ``path``, which was looked for: no pipe's writer is waited for.
+    """A descriptor to read the file ``path``; opening it does not wait for a pipe's writer.
 
     Raises: OSError, also if it is not a regular file.
     """

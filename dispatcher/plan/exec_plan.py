@@ -92,7 +92,7 @@ class ExecLimits(Arguments):
 
 
 def shares(text: str, name: str, *, several: bool = False) -> None:
-    """Nothing, if ``text`` is a number or a share of hosts: ``4``, ``10%``. several: or a list.
+    """Check that ``text`` is a number or a share of hosts: ``4``, ``10%``. several: or a list.
 
     Raises: UsageError that begins with ``name``.
     """
@@ -194,7 +194,7 @@ class ExecPlan(Value):
         return None if not self.plain else words[0] if len(words) == 1 else shlex.join(words)
 
     def environment(self, node: int) -> tuple[tuple[str, str], ...]:
-        """What the command on host ``node`` can know about its place."""
+        """Variables that give the command on host ``node`` its place."""
         return (
             ("DISPATCH_HOST", self.hosts[node].name),
             ("DISPATCH_INDEX", str(node)),

@@ -67,7 +67,7 @@ class Command:
         return self.pid < 0 and all(output.fd < 0 for output in self.outputs)
 
     def kill(self) -> None:
-        """Kill what leads to another host; other commands see the end of their input."""
+        """Kill a command that leads to another host; other commands get end of input."""
         if self.known >= 0 and self.pid > 0:
             try:
                 os.killpg(self.pid, SIGKILL)
@@ -255,7 +255,7 @@ class Relay:
     # -- input ------------------------------------------------------------------------------
 
     def _feed(self, stream: Command) -> None:
-        """Write what waits, as far as the command takes it."""
+        """Write waiting input, as much as the command takes."""
         before = len(stream.waiting)
         if stream.input < 0:
             stream.waiting = b""  # it reads no more; the launcher gets its end

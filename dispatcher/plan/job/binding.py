@@ -63,7 +63,7 @@ class Topology(Value):
     sockets: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Nothing, if all of it is what a kernel says. Raises: ValueError."""
+        """Check that a kernel could report all of it. Raises: ValueError."""
         for texts in ([text for _, text in self.nodes], self.cores, self.sockets, [self.allowed]):
             total = 0
             for text in texts:  # they share no CPU
@@ -112,7 +112,7 @@ def cpu_set(text: str) -> frozenset[int]:
 
 
 def _numbers(text: str) -> set[int]:
-    """Those of ``0-3,8``, as many as a host can have CPUs."""
+    """The numbers of ``0-3,8``, as many as a host can have CPUs."""
     spans = [part.partition("-") for part in text.split(",")]
     return {
         number

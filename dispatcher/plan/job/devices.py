@@ -90,7 +90,7 @@ def visible_devices(policy: str, node: NodePlan, local_rank: int) -> str | None:
 
 
 def check_one_each(nodes: Sequence[NodePlan]) -> None:
-    """Nothing, if ``--devices rank`` can give each rank its own GPU. Raises: PlanError."""
+    """Check that ``--devices rank`` can give each rank its own GPU. Raises: PlanError."""
     for node in nodes:
         if node.gpus and len(node.ranks) > len(node.gpus):
             names = ",".join(node.gpus)

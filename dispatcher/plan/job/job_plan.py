@@ -428,7 +428,7 @@ def _by_rankfile(plan: JobPlan, nodes: Sequence[NodePlan]) -> tuple[tuple[int, .
 
 
 def _check_slots(plan: JobPlan, there: Mapping[int, Topology | None]) -> None:
-    """Nothing, if hosts have the CPUs that the rankfile names. Raises: PlanError."""
+    """Check that hosts have the CPUs that the rankfile names. Raises: PlanError."""
     for node in plan.nodes:
         for rank in node.ranks:
             one = plan.rankfile[rank]
@@ -494,7 +494,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
 
 
 def _check_chosen(node: NodePlan, count: int) -> None:
-    """Nothing, if ``node`` has the GPUs that were chosen. Raises: PlanError.
+    """Check that ``node`` has the GPUs that were chosen. Raises: PlanError.
 
     count: how many there are; 0 is not an error, because the ranks may need none.
     """

@@ -130,7 +130,7 @@ def with_slots(name: str, hosts: Hostlist, nproc: int | None) -> Hostlist:
 
 
 def check_even(name: str, nodes: Sequence[NodePlan]) -> None:
-    """Nothing, if ``name`` can start as many ranks as each node has. Raises: PlanError."""
+    """Check that ``name`` can start as many ranks as each node has. Raises: PlanError."""
     found = {len(node.slots): node.host.name for node in nodes if node.slots}
     if LAUNCHERS[name].even and len(found) > 1:
         each = ", ".join(f"{count} on {host}" for count, host in sorted(found.items()))

@@ -114,7 +114,7 @@ def _is_open(part: Part | PartPlan) -> bool:
 
 
 def check(parts: Sequence[Part], *, numbers: bool) -> None:
-    """Nothing, if these ``parts`` can make a job. numbers: the job itself says how many ranks.
+    """Check that these ``parts`` can make a job. numbers: the job itself says how many ranks.
 
     Raises: UsageError.
     """
@@ -207,7 +207,7 @@ def placed(
 
 
 def _each(part: PartPlan, node: NodePlan) -> int:
-    """How many ranks of ``part`` are asked for on ``node`` by number."""
+    """The number of ranks of ``part`` that was set for ``node``."""
     if not part.runs_on(node.host.name):
         return 0
     return part.nproc_per_node or part.most_on(node.host.name) or 0
@@ -264,7 +264,7 @@ def _full(
 
 
 def check_hosts(parts: Sequence[PartPlan], hosts: Sequence[str]) -> None:
-    """Nothing, if all hosts that ``parts`` name are ``hosts``. Raises: UnknownHost."""
+    """Check that all hosts that ``parts`` name are ``hosts``. Raises: UnknownHost."""
     for part in parts:
         strange = [name for name, _ in part.hosts if name not in hosts]
         if strange:

@@ -118,7 +118,7 @@ def rank_environment(
 
 
 def ras_address(run_id: str) -> str:
-    """Where NCCL's RAS listens on each host of this run, and of no other one.
+    """The address of NCCL's RAS on each host of this run; other runs have others.
 
     Any 127.*.*.* is this machine's own, so the port may be NCCL's usual one on every host.
     """

@@ -314,7 +314,7 @@ def parse_warning(text: str, flag: str) -> tuple[int, float | None]:
 
 
 def check(request: Request, run_id: str) -> None:
-    """Nothing, if every value could be honoured by some hosts.
+    """Check that every value could be honoured by some hosts.
 
     Raises: UsageError for the first value that none could.
     """
@@ -394,7 +394,7 @@ def check(request: Request, run_id: str) -> None:
 
 
 def _check_rankfile(request: Request) -> None:
-    """Nothing, if ranks can have their places of a rankfile. Raises: UsageError."""
+    """Check that ranks can have their places of a rankfile. Raises: UsageError."""
     places = request.places
     own = "it says itself where ranks are"
     names_cpus = any(one.slot for one in places)
@@ -414,7 +414,7 @@ def _check_rankfile(request: Request) -> None:
 
 
 def _check_parts(request: Request) -> None:
-    """Nothing, if a job of these programs can be run as asked. Raises: UsageError."""
+    """Check that a job of these programs can be run as asked. Raises: UsageError."""
     parts.check(request.parts, numbers=request.np is not None or request.nproc_per_node is not None)
     one = "it is for one program"
     for flag, asked, why in (

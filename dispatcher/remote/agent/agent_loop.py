@@ -115,7 +115,7 @@ class Loop:
                     self.serve(fd, event)
 
     def serve(self, fd: int, event: int) -> None:
-        """Take what has come by one of the descriptors; by none that was let go just before."""
+        """Read one ready descriptor, unless it was closed a moment ago."""
         if fd == self.link_in:
             self.read_link()
         elif fd in self.readable:
@@ -134,7 +134,7 @@ class Loop:
     # -- the machine ----------------------------------------------------------
 
     def tell(self, event: tuple[Any, ...]) -> None:
-        """Give the node an event, and do what it says."""
+        """Give the node an event, and do its actions."""
         self.act(self.node.handle(event, monotonic()))
 
     def act(self, actions: list[Action]) -> None:
@@ -216,16 +216,16 @@ class Loop:
         self.guardian.alive()
 
     def do_watch(self) -> None:
-        """From now on it matters whether the launcher's machine answers."""
+        """Begin to watch whether the launcher's machine answers, as far as the kernel shows it."""
         from dispatcher.remote.host.ssh_peer import SshPeer
 
         try:
             self.peer = SshPeer()
         except (OSError, ValueError, KeyError):
-            pass  # another way leads here than sshd's, or the kernel does not say
+            pass  # not started by sshd, or the kernel does not show it
 
     def do_watch_peer(self, on: bool) -> None:
-        """Let the guardian look at it as well, or not."""
+        """Switch the guardian's own check of the launcher's machine on or off."""
         self.guardian.watch_peer(on)
 
     def do_ask_peer(self, first: bool) -> None:
@@ -372,7 +372,7 @@ class Loop:
                 self.do_send("mpi", {"rank": rank, "library": found[1], "served": served})
 
     def do_break(self, rank: int, why: str) -> None:
-        """End a rank whose words to the PMI server make no sense."""
+        """End a rank that sent invalid data to the PMI server."""
         name = self.pmi.replies().name(rank) if self.pmi is not None else rank
         self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
@@ -494,7 +494,7 @@ class Loop:
         self.queue_output(frames.encode(frames.OUTPUT, data, member.rank, stream))
 
     def do_output(self, rank: int, stream: int, data: bytes) -> None:
-        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted."""
+        """Queue output of MPI for ``rank`` as the rank's own; beyond a limit only count it."""
         member = self.ranks.get(rank)
         if member is None:
             return
@@ -551,7 +551,7 @@ class Loop:
     # -- the link -------------------------------------------------------------
 
     def read_link(self) -> None:
-        """Take what the launcher says; its end, or nonsense, is the end of the link."""
+        """Carry out the launcher's frames; end of file or an invalid frame ends the link."""
         data = process.read(self.link_in, 1 << 20)
         if data is None:
             return

@@ -165,7 +165,7 @@ class GuardianPipe:
         self.watch_peer(True)
 
     def watch_peer(self, on: bool) -> None:
-        """Whether to look at that now."""
+        """Switch the guardian's check of the launcher's machine on or off."""
         silence, ending, heartbeat, folder = self.expected
         words = "%f %f %f %s\n" % (silence, ending, heartbeat if on else 0.0, folder)
         self._write(os.fsencode(words))

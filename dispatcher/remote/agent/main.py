@@ -37,7 +37,7 @@ def main() -> NoReturn:
 
 
 def _keep_inherited() -> None:
-    """Close descriptors that the agent has inherited, in the ranks that it will start."""
+    """Mark inherited descriptors as close-on-exec, so that ranks do not get them."""
     for name in os.listdir("/proc/self/fd"):
         try:
             if int(name) > 2:

@@ -73,11 +73,11 @@ class Stdin:
         return self._write(rank) + self._settle()
 
     def ended(self, rank: int) -> list[Action]:
-        """``rank`` reads no more; nothing if it has had all there was."""
+        """Note that ``rank`` reads no more; report it unless it has read all."""
         return self._leave(rank) + self._settle() if rank in self.ends else []
 
     def _write(self, rank: int) -> list[Action]:
-        """Give ``rank`` what its pipe takes now."""
+        """Write to the pipe of ``rank`` as much as it takes now."""
         fd, place = self.ends[rank], self.places[rank]
         end = self.base + len(self.held)
         try:
@@ -102,7 +102,7 @@ class Stdin:
         return [("send", "input_closed", {"rank": rank, "taken": taken})]
 
     def _settle(self) -> list[Action]:
-        """Drop what all have taken; give credit for it."""
+        """Drop the bytes that all readers have taken; give credit for them."""
         low = min(self.places.values(), default=self.base + len(self.held))
         freed = low - self.base
         del self.held[:freed]

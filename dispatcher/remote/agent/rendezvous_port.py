@@ -122,7 +122,7 @@ def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list
 
 
 def _ask(addresses: list[str], port: int, token: bytes, end: float) -> tuple[list[str], list[str]]:
-    """Those that have answered until ``end``, and those that no connection could be made to."""
+    """The addresses that answered before ``end``, and those that refused a connection."""
     poller = select.poll()
     open_sockets: dict[int, tuple[_socket.socket, str]] = {}
     reached: list[str] = []

@@ -157,7 +157,7 @@ def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
                 known[named] = place
                 yield place, named, not wild
             elif os.path.normpath(known[named]) != os.path.normpath(place):
-                raise NotGiven(f"{known[named]} and {place}: have the same path in the copy")
+                raise NotGiven(f"{known[named]} and {place}: copied to the same path")
 
 
 def _receive(receiver: Receiver, incoming: Frames, relay: Relay | None) -> None:

@@ -87,7 +87,7 @@ class Relay:
         return self._program + message(order)
 
     def tell(self, value: dict[str, Any]) -> None:
-        """Tell the root, unless our own part has failed: then it serves them itself."""
+        """Report to the root, unless our own part has failed: then it serves them itself."""
         with self._one:
             if not self._failed:
                 self._send(value)

@@ -70,7 +70,7 @@ def same_time(there: int, here: int) -> bool:
 
 
 def check_place(final: str, mode: int) -> None:
-    """Nothing, if a file or link may replace ``final``, which has ``mode``. Raises: NotTaken."""
+    """Check that a file or link may replace ``final``, which has ``mode``. Raises: NotTaken."""
     kept = _KEPT.get(mode & 0o170000)
     if kept is not None:
         raise NotTaken(f"{final}: is {kept}")
@@ -82,7 +82,7 @@ def is_ours(about: os.stat_result) -> bool:
 
 
 def check_owner(place: str, about: os.stat_result, why: str) -> None:
-    """Nothing, if ``place`` is ours or root's. Raises: NotTaken, which names the owner."""
+    """Check that ``place`` is ours or root's. Raises: NotTaken, which names the owner."""
     if is_ours(about):
         return
     import pwd
@@ -98,7 +98,7 @@ FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a fold
 
 
 def check_way(path: str, *, alone: bool) -> None:
-    """Nothing, if no other user leads ``path`` elsewhere by a link. Raises: NotTaken, OSError.
+    """Check that no other user leads ``path`` elsewhere by a link. Raises: NotTaken, OSError.
 
     alone: nor may another exchange the folder: it is ours or root's, no folder on the way was made
     by others where all may make one, and none is open to all without the sticky bit.

@@ -281,7 +281,7 @@ class Receiver:
         return self._settle(entry, final, there, time=self._checksum)
 
     def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> bool:
-        """Give a file that stays its owner, mode and ``time``; False: it is another one."""
+        """Set owner, mode and ``time`` of a file that stays; False if it may not be changed."""
         mode = self._mode(entry, there)
         is_right = there.st_mode & 0o7777 == mode and self._owner == (-1, -1)
         if is_right and not time:
@@ -302,7 +302,7 @@ class Receiver:
         return True
 
     def _mode(self, entry: Entry, there: os.stat_result, kept: int = 0o7777) -> int:
-        """The mode where ``there`` stands: the same, and to be executed if ours is."""
+        """The mode for the file at ``there``: its own, executable if the sent file is."""
         if self._fixed:
             return entry.mode
         mode = there.st_mode & kept

@@ -222,7 +222,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
 
 
 def search(name: bytes, path: bytes | None) -> list[bytes]:
-    """Where ``name`` may lie: itself when it has a slash, else in each folder of ``path``."""
+    """The paths to try for ``name``: itself with a slash, else in each folder of ``path``."""
     if b"/" in name:
         return [name]
     folders = (b"/usr/local/bin:/usr/bin:/bin" if path is None else path).split(b":")

@@ -216,7 +216,7 @@ class Library:
             self.fetching.pop(key)(status, b"")
 
     def fetched(self, status: int, data: int | None, size: int, key: int) -> None:
-        """The library has what ``fetch`` asked for."""
+        """Called by the library with the data that ``fetch`` asked for."""
         self.fetching.pop(key)(status, ctypes.string_at(data, size) if data else b"")
 
     def _check(self, call: str, *arguments: Any) -> None:
@@ -226,14 +226,14 @@ class Library:
 
 
 def copied(data: bytes) -> int:
-    """Where a copy of ``data`` is, for the library to free."""
+    """The address of a copy of ``data``, which the library will free."""
     memory = libc.malloc(max(1, len(data)))
     ctypes.memmove(memory, data, len(data))
     return int(memory)
 
 
 class Answer:
-    """Lets the ranks of this host out of a fence, or gives one what another put."""
+    """Lets the ranks of this host out of a fence, or gives a rank another rank's data."""
 
     def __init__(self, function: int, argument: int) -> None:
         self.function = Released(function)
@@ -247,7 +247,7 @@ class Answer:
 
 
 def members_of(procs: Any, n: int) -> Members:
-    """Who the ``n`` structures at ``procs`` are."""
+    """The processes in the ``n`` structures at ``procs``: [namespace, ranks or None for all]."""
     ranks: dict[bytes, list[int] | None] = {}
     for proc in procs[:n]:
         known = ranks.setdefault(proc.namespace, [])

@@ -36,7 +36,7 @@ class PmiConnections(PmiState):
         self.way = ""  # of the rank that ended last see ``standing``
 
     def add(self, job: dict[str, Any], numbers: list[int]) -> None:
-        """Ranks of a world are about to be started."""
+        """Add a world, whose ranks are about to be started."""
         world = World(job, numbers)
         self.worlds[world.index] = world
         self.world_of.update((number, world) for number in numbers)
@@ -91,7 +91,7 @@ class PmiConnections(PmiState):
         return theirs, known
 
     def knocked(self, fd: int, now: float) -> list[Action]:
-        """A rank's MPI wants PMIx: have the launcher send what serves it. fd: of the listener."""
+        """Accept a rank that wants PMIx; ask the launcher for the server. fd: the listener."""
         from dispatcher.remote.host import tcp_peer
 
         assert self.listener is not None
@@ -121,7 +121,7 @@ class PmiConnections(PmiState):
                 del self.worlds[world.index]
 
     def read(self, rank: int, now: float) -> list[Action]:
-        """Take what ``rank`` says; the actions that are not replies."""
+        """Read and handle the data of ``rank``; returns the actions other than replies."""
         data = process.read(self.ends[rank], READ_SIZE)
         if data is None:
             return []
@@ -168,7 +168,7 @@ class PmiConnections(PmiState):
             self.segments |= shm.mapped(proctree.descendants(os.getpid()))
 
     def remove_segments(self) -> None:
-        """All ranks are dead: remove what they left in shared memory."""
+        """Remove the shared memory that the ranks left, which are all dead."""
         if self.segments:
             from dispatcher.remote.host import shm
 

@@ -38,7 +38,7 @@ class PmiReplies:
         return first + self.reply(serving(world).feed(rank, data, now))
 
     def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
-        """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
+        """Take connection ``fd`` of ``rank``, and the ``data`` that followed its name."""
         self.state.fds[fd] = rank
         self.state.ends[rank] = fd
         world = self.state.world_of[rank]

@@ -36,7 +36,7 @@ WORLD = b"WORLD"
 
 
 class Broken(Exception):
-    """A rank said what PMI-1 does not know; the text says what."""
+    """A rank broke the PMI-1 protocol; the text says how."""
 
 
 class Peer:
@@ -136,7 +136,7 @@ class Server:
     # -- what the launcher says ---------------------------------------------------
 
     def release(self, key: bytes, epoch: int, packets: list[bytes]) -> list[Action]:
-        """All hosts are in: take their keys and let the members go."""
+        """Open a fence that all hosts have reached: store their keys, release the members."""
         fence = self.fences.get(key)
         if fence is None or not fence.committed or fence.epoch != epoch:
             return []

@@ -122,7 +122,7 @@ class PmixBridge:
         self._write()
 
     def ready(self, fd: int, now: float) -> list[Action]:
-        """The serving process takes, has said something, or ended."""
+        """Act on an event of the serving process: it takes bytes, has sent some, or ended."""
         self._write()
         try:
             data = os.read(fd, 1 << 20)
@@ -270,7 +270,7 @@ class PmixBridge:
         return self._meet(id, members, ":%d" % (ONCE + tag), data)
 
     def _meet(self, id: int, members: Members, tag: str, data: bytes) -> list[Action]:
-        """All ranks of this host among ``members`` are in a fence, and bring ``data``."""
+        """Report that all of this host's ``members`` are in a fence, with their ``data``."""
         try:
             world, group = self._who_meet(members)
         except KeyError:
@@ -316,7 +316,7 @@ class PmixBridge:
         return [("send", "notice", {"text": text})]
 
     def _answer(self, id: int, status: int, data: bytes = b"", number: int = 0) -> list[Action]:
-        """Answer what has ``id`` in the serving process, with ``data`` if ``status`` is 0."""
+        """Answer request ``id`` of the serving process, with ``data`` if ``status`` is 0."""
         for at in range(0, len(data), PORTION):
             self.outgoing += control("part", id=id, data=data[at : at + PORTION])
         self.outgoing += control("release", id=id, status=status, number=number)
@@ -324,7 +324,7 @@ class PmixBridge:
         return []
 
     def _write(self) -> None:
-        """Write what the serving process takes now; wait for it in the poll for the rest."""
+        """Write as much as the serving process takes now; the poll waits for the rest."""
         if self.link < 0:
             return
         try:
@@ -338,7 +338,7 @@ class PmixBridge:
         self.state.poll.modify(self.link, select.EPOLLIN | wanted)
 
     def _ended(self) -> list[Action]:
-        """The serving process is no more; ranks that it served would wait for ever."""
+        """Clean up after the serving process, which ended; its ranks would wait for ever."""
         self.state.poll.unregister(self.link)
         del self.state.others[self.link]
         os.close(self.link)

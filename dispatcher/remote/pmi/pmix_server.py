@@ -160,7 +160,7 @@ class Serving:
         return self.library.number(proc)
 
     def asked(self, kind: str, answer: Any, **fields: Any) -> None:
-        """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
+        """Handle a request of ranks: answer it here, or send it to the agent; see ``kind``."""
         if kind == "event":
             if len(self.job["hosts"]) > 1 and not self.told:
                 self.told = True
@@ -418,7 +418,7 @@ def _tcp_sockets() -> dict[int, tuple[bool, int]]:
 
 
 def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:
-    """What each rank (namespace, number) has put. Raises: WireError, PackError."""
+    """The data that each rank (namespace, number) has put. Raises: WireError, PackError."""
     decoder, known = Decoder(), {}
     for frame in decoder.feed(data):
         put = unpack(frame.body)

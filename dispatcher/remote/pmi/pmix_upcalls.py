@@ -225,7 +225,7 @@ def _program(app: Any, said: list[list[bytes]]) -> tuple[list[bytes], list[list[
 
 
 def _words(array: Any) -> list[bytes]:
-    """Those of ``array`` up to its end, and not many more than may be."""
+    """The strings of ``array`` up to its end, and not many more than allowed."""
     words: list[bytes] = []
     while array and array[len(words)] is not None and len(words) <= WORDS_LIMIT:
         words.append(array[len(words)])
@@ -236,7 +236,7 @@ def _words(array: Any) -> list[bytes]:
 
 
 class DoneAnswer:
-    """Tells a rank, or all that wait together, that it is done, or cannot be."""
+    """Reports to a rank, or to all that wait together, success or failure."""
 
     def __init__(self, function: int, argument: int) -> None:
         self.function = Done(function)
@@ -248,7 +248,7 @@ class DoneAnswer:
 
 
 class NameAnswer:
-    """Gives a rank what it looked up."""
+    """Gives a rank the value that it looked up."""
 
     def __init__(self, proc: Proc, key: bytes, function: int, argument: int) -> None:
         self.found = Published(Proc(proc.namespace, proc.rank), key)
@@ -272,7 +272,7 @@ class NameAnswer:
 
 
 class SpawnAnswer:
-    """Tells a rank the namespace of those that it spawned, or that it cannot be."""
+    """Gives a rank the namespace of the ranks that it spawned, or an error."""
 
     def __init__(self, function: int, argument: int) -> None:
         self.function = Spawned(function)

@@ -93,7 +93,7 @@ def _converse(host: str, port: int, end: float) -> bytes | None:
 
 
 def ask_recorders(trees: Trees, folder: str | None) -> Asked:
-    """Have the ranks that can do so write what their flight recorders hold."""
+    """Have the ranks write the contents of their flight recorders, if they can."""
     asked = {}
     for rank, (pid, _) in trees.items() if folder is not None else ():
         path = "%s/flight-%d" % (folder, pid)

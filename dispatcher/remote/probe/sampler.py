@@ -196,7 +196,7 @@ class Gpus:
         self.fd, self.heard, self.decoder = out, now, Decoder()
 
     def read(self) -> None:
-        """Take what it says, or that it has ended."""
+        """Take a reading from the process, or note its end."""
         data = os.read(self.fd, MOST)
         if not data:  # it found none, or broke
             self.end()

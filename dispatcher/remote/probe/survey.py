@@ -57,7 +57,7 @@ class Reading:
 
 
 def main(packed: bytes) -> int:
-    """Carry out the readings and write what they gave to standard output."""
+    """Take the readings and write their results to standard output."""
     write(b"%r\n" % time())
     write(pack(survey(unpack(packed))))
     return 0
@@ -236,7 +236,7 @@ def expand(pattern: bytes) -> list[bytes]:
 
 
 def called(argument: list[Any]) -> Any:
-    """What the function [name, its arguments] of ``CALLS`` returns."""
+    """Call the function of ``CALLS`` in [name, its arguments]; returns its result."""
     from dispatcher.remote.probe import probes
 
     return probes.CALLS[argument[0]](*argument[1:])

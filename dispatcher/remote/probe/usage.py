@@ -47,7 +47,7 @@ XID_EVENT = 8
 
 
 def parse_stat(text: bytes) -> Stat | None:
-    """What /proc/PID/stat says; None for anything else. Source: proc(5)."""
+    """Parse the contents of /proc/PID/stat; None for anything else. Source: proc(5)."""
     # the command name in parentheses may itself hold spaces and parentheses
     words = text.rpartition(b")")[2].split()
     try:
@@ -64,7 +64,7 @@ def parse_stat(text: bytes) -> Stat | None:
 
 
 def process_table() -> Table:
-    """pid -> what it is, of all processes that there are now."""
+    """pid -> state of each process that exists now."""
     found: Table = {}
     for name in os.listdir("/proc"):
         if not name.isdigit() or len(found) >= MOST:
@@ -105,7 +105,7 @@ def started_with(pid: int) -> Place | None:
 
 
 class Usage:
-    """``ranks``: rank -> pid of its process, which leads a session."""
+    """Reads CPU time and memory of ``ranks`` (rank -> pid of its process, a session leader)."""
 
     def __init__(self, ranks: dict[int, int]) -> None:
         self.ranks = ranks
@@ -144,7 +144,7 @@ class Usage:
 
 
 def owner(pid: int, table: Table, leaders: Any, known: dict[int, int]) -> int:
-    """The one of ``leaders`` to whose tree ``pid`` belongs, 0 if to none; ``known`` grows."""
+    """The process of ``leaders`` whose tree has ``pid``, 0 if none has; ``known`` grows."""
     path: list[int] = []
     found = 0
     while pid in table and pid not in known and len(path) < len(table):

@@ -114,7 +114,7 @@ class Credit:
             raise Malformed("%d bytes without credit" % (self._used - self._granted))
 
     def grant(self, body: bytes) -> None:
-        """The other end takes more. Raises: Malformed for more than its window."""
+        """Add credit from the other end. Raises: Malformed for more than its window."""
         if len(body) != COUNT.size:
             raise Malformed("credit in %d bytes" % len(body))
         more = COUNT.unpack(body)[0]

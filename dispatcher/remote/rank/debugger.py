@@ -89,7 +89,7 @@ def talk(frame: FrameType, link: socket) -> None:
 
 
 def keep_locals(frame: FrameType) -> None:
-    """Let what was assigned to variables of ``frame`` hold; since 3.13 it does by itself."""
+    """Keep assignments to variables of ``frame``; from Python 3.13 on they stay anyway."""
     if sys.version_info >= (3, 13):
         return
     try:
@@ -184,7 +184,7 @@ def parent(pid: int) -> int:
 
 
 def door(folder: str, pid: int) -> str:
-    """Where a rank waits for a caller."""
+    """The path of the socket at which a rank waits for a caller."""
     return os.path.join(folder, "debug-%d" % pid)
 
 

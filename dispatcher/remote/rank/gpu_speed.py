@@ -101,7 +101,7 @@ def reduced(torch: Any, devices: list[str], wait: Any) -> float:
 
 
 def tell(found: dict[str, Any]) -> None:
-    """Print what is known so far."""
+    """Print the results so far."""
     print(json.dumps(found), flush=True)
 
 

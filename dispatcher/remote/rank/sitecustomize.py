@@ -141,7 +141,7 @@ class Ending:
 
 
 def _status(code: Any) -> int:
-    """What the process exits with for ``SystemExit(code)``; other things than numbers mean 1."""
+    """The exit code for ``SystemExit(code)``; anything but a number means 1."""
     if code is None:
         return 0
     return code & 0xFF if isinstance(code, int) else 1

@@ -107,7 +107,7 @@ class HostCommand:
         self.post(name)
 
     def answer(self, password: bytes, seconds: float) -> None:
-        """Tell sudo ``password``; the command must have started ``seconds`` from now."""
+        """Send ``password`` to sudo; the command must have started ``seconds`` from now."""
         self.post((password, seconds))
 
     def taken(self, nbytes: int) -> None:
@@ -281,7 +281,7 @@ class HostCommand:
     # -- output ---------------------------------------------------------------------------
 
     def _read(self, link: Link) -> bool:
-        """Take what is there, up to the credit and a ``TURN``; whether there was anything."""
+        """Read output, up to the credit and a ``TURN``; whether there was any."""
         before = sum(self._counts.values())
         errors = output = 0  # bytes of this turn
         while errors < TURN and self._has_credit() and not self.over:

@@ -21,7 +21,7 @@ from dispatcher.transport.base import Link, LinkClosed, Window
 
 
 class StdioHandler(Protocol):
-    """Talks with every host's command. Methods are called from the hosts' own threads."""
+    """Handles the commands' input and output. The hosts' threads call its methods."""
 
     #: whether ``take_output`` takes the standard output, in the place of the sinks
     takes_output: bool = False
@@ -68,7 +68,7 @@ class PromptScanner:
         self.seen = 0
 
     def scan(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
-        """What ``data`` of ``stream`` means, and what followed if it means ``READY``."""
+        """The prompt in ``data`` of ``stream``; if it is ``READY``, also the bytes after it."""
         self.seen += len(data)
         text = self.said[stream] + data
         if stream == 1 and (at := text.find(self._ready)) >= 0:

@@ -57,7 +57,7 @@ class Credit:
         return not self._held
 
     def given(self, nbytes: int) -> None:
-        """So many bytes came from the host. Raises: ReportError if too many."""
+        """Count bytes that came from the host. Raises: ReportError if too many."""
         with self._lock:
             self._held += nbytes
             if self._held > self._most:
@@ -103,7 +103,7 @@ class Ends:
         self._since, self._again = now, False
 
     def clear(self) -> None:
-        """Nothing is waited for any more."""
+        """Wait for no stream any more."""
         self._open.clear()
 
     def wait(self, now: float) -> float:
@@ -168,7 +168,7 @@ class HostIntake:
 
     @property
     def attempt(self) -> int:
-        """The attempt that the link's frames are of."""
+        """The attempt that the link's frames belong to."""
         return max(0, self._prepared)
 
     # -- what others let it know --------------------------------------------------------
@@ -225,7 +225,7 @@ class HostIntake:
         self._frames.extend(self._decoder.feed(data))
 
     def charge(self, what: str, nbytes: int, took: float = 0.0) -> None:
-        """``what`` came; nothing more is taken while there is no room for it."""
+        """Count a report of kind ``what``; without room for more, reading stops."""
         now = time.monotonic()
         self._quota.said(what, nbytes, now, took)
         self.is_held = self._quota.is_full

@@ -289,7 +289,7 @@ class HostThread(threading.Thread):
         return frame
 
     def _write(self, link: Link, frames: bytes) -> None:
-        """Send ``frames``; a link that takes none may still bring what it said last, and why."""
+        """Send ``frames``; a link that takes none may still bring its last output."""
         if not frames or self._state == DEAF:
             return
         self._unheard = None
@@ -304,7 +304,7 @@ class HostThread(threading.Thread):
             self._inbox.put(_READABLE)
 
     def _read(self, link: Link) -> Failure | None:
-        """Take what is there now, as far as the quota has room for it; the rest waits."""
+        """Read the data that is there now, as far as the quota allows; the rest waits."""
         try:
             self._take_errors(link)
             while not (self._stopping or self.intake.is_held):
@@ -375,7 +375,7 @@ class HostThread(threading.Thread):
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
-        """The agent did not answer in time; quote what the host said instead."""
+        """The failure of an agent that did not answer in time; it quotes the host's output."""
         last_words = remote_message(self._last_errors(link) or self.intake.noise())
         return Failure(
             Kind.TIMEOUT,

@@ -59,7 +59,7 @@ class Silences:
         self._when = math.inf  # when to report what is new
 
     def note(self, node: int, since: float | None) -> None:
-        """``node`` is not heard ``since`` then, None: it is; from its thread."""
+        """Note that ``node`` is silent ``since`` then, None: it is heard; from its thread."""
         if since is None:
             self._since.pop(node, None)
         else:

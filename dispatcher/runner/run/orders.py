@@ -174,7 +174,7 @@ def _of_world(plan: JobPlan, world: World, kvs_name: str) -> _OfWorld:
 def prepare_order(
     plan: JobPlan, place: NodePlan, token: bytes, credit: int, attempt: int = 0, *, head: bool
 ) -> bytes:
-    """The agent's first order, as a frame: what to be, and what to look at before a start.
+    """The agent's first order, as a frame: its settings, and the checks before a start.
 
     head: whether ranks will meet on that host, so that a port is kept free.
     """
@@ -371,7 +371,7 @@ def release_order(release: ReleaseFence) -> bytes:
 
 
 def query_order(action: QueryInside) -> bytes:
-    """The order to say who is inside MPI."""
+    """The order to report which ranks are inside MPI."""
     return control("mpi_look", over=action.over)
 
 

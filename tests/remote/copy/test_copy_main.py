@@ -88,10 +88,7 @@ def test_wildcards_stand_for_what_is_there(tmp_path: Path) -> None:
     assert listed("*.log", "x.log") == "0/[x].log 0/x.log "  # each once
     assert listed("[x].log", "*/log") == "0/[x].log 0/a/log 0/b/log "
     assert listed("*.txt", "x.log") == f"{tmp_path}/*.txt: no file there matches"
-    assert (
-        listed("a/*", "b/*")
-        == f"{tmp_path}/a/log and {tmp_path}/b/log: have the same path in the copy"
-    )
+    assert listed("a/*", "b/*") == f"{tmp_path}/a/log and {tmp_path}/b/log: copied to the same path"
 
 
 @cases(
