@@ -372,7 +372,9 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
     hint = f"dispatch import -- {_begun(words)}  # prints the line for dispatch"
     if step:
         hint = f"without {words[0]}  # --transport slurm has srun start the ranks"
-    raise NotAScript(f"{shown(words[0])}: a launcher, and so is dispatch", hint=hint)
+    raise NotAScript(
+        f"{shown(words[0])}: another launcher: dispatch starts the ranks itself", hint=hint
+    )
 
 
 def _no_script(words: Sequence[str]) -> UsageError:
@@ -408,7 +410,7 @@ def _begun(words: Sequence[str], *options: str) -> str:
 
 
 def _one_word(word: str, what: str, hint: str) -> UsageError:
-    return NotAScript(f"{shown(word)}: a single word, taken as the name of a {what}", hint=hint)
+    return NotAScript(f"{shown(word)}: one word, read as the name of a {what}", hint=hint)
 
 
 def _split(word: str) -> list[str]:

@@ -28,7 +28,7 @@ def names_of(paths: Sequence[str]) -> list[str]:
         if not name:
             raise CannotCopy(f"{path}: cannot be sent as a whole")
         if name in names:
-            raise CannotCopy(f"{path}: there are two of that name: {name}")
+            raise CannotCopy(f"{path}: two sources have that name: {name}")
         names.append(name)
     return names
 

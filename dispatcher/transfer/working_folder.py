@@ -204,6 +204,4 @@ def _text(path: str) -> bytes:
 
 def _unreadable(path: str, error: OSError) -> CannotCopy:
     why = reason(error)
-    return CannotCopy(
-        f"--sync: {path}: {why}", hint="name it in .dispatchignore, and it is left out"
-    )
+    return CannotCopy(f"--sync: {path}: {why}", hint="to leave it out, name it in .dispatchignore")

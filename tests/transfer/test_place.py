@@ -297,7 +297,7 @@ class TestNames:
         ("paths", "why"),
         [
             (["/"], "/: cannot be sent as a whole"),
-            (["/x/a", "/y/a"], "/y/a: there are two of that"),
+            (["/x/a", "/y/a"], "/y/a: two sources have that"),
         ],
     )
     def test_what_has_no_name_of_its_own(self, paths: list[str], why: str) -> None:

@@ -165,7 +165,7 @@ def run(options: CheckOptions) -> int:
     """Measure the pairs of the hosts in ``options``; the exit code. Raises: UsageError."""
     targets = find_hosts(options, say, slots=options.backend == "nccl")
     if len(targets) < 2:
-        raise UsageError("--pairs: one host makes no pair")
+        raise UsageError("--pairs needs at least two hosts")
     if len(targets) > MOST_HOSTS:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
     most = len(targets) - 1 + len(targets) % 2  # rounds of a whole pair_ranking.tournament

@@ -46,7 +46,7 @@ def run(options: CheckOptions) -> int:
     if len(kinds) > 1:
         raise ConflictingOptions(f"--{kinds[0]} and --{kinds[1]} exclude each other")
     if options.words and kinds and not options.full:
-        raise ConflictingOptions(f"--{kinds[0]} looks at no script")
+        raise ConflictingOptions(f"--{kinds[0]} does not check a script")
     for option, given, kind in (
         ("--backend", options.backend, "pairs"),
         ("--rounds", options.rounds, "pairs"),
@@ -70,7 +70,7 @@ def run(options: CheckOptions) -> int:
 def _by_host(options: CheckOptions) -> int:
     words = options.words
     if len(words) > 1:
-        raise UnexpectedArgument(f"one script at most: {words[1]!r} is a second word")
+        raise UnexpectedArgument(f"one script at most: {words[1]!r} is one too many")
     full = options.full
     targets = find_hosts(options, say, slots=full)
     time_limit = limit(options.check_timeout, full=full, speed=options.speed)

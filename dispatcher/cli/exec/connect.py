@@ -93,7 +93,7 @@ def _ask(options: ConnectOptions) -> int:
     if options.listing and options.closing:
         raise ConflictingOptions("--list and --close exclude each other")
     if options.dry_run:
-        raise ConflictingOptions("--list and --close touch no host: --dry-run is for connecting")
+        raise ConflictingOptions("--dry-run is for connecting: --list and --close touch no host")
     hosts = None
     if options.closing and hosts_typed():
         hosts = [host.name for host in find_hosts(options, say)]

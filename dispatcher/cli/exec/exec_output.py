@@ -46,7 +46,7 @@ def check(options: ExecOptions) -> None:
     out, err = options.output_dir, options.error_dir
     for option, name, folder in (("-o", "output_dir", out), ("-e", "error_dir", err)):
         if folder == "":
-            raise UsageError(f"{value_origin(name, option)}: an empty name of a folder")
+            raise UsageError(f"{value_origin(name, option)}: an empty folder name")
         if folder is not None and folder.startswith("-"):  # with clush, options of ssh
             raise UsageError(
                 f"{value_origin(name, option)}: {folder!r} looks like an option, not a folder",

@@ -60,7 +60,7 @@ def get(options: GetOptions) -> int:
     """Ask every host for the files; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
         raise MissingArgument(
-            "get: needs what to fetch, and a folder to put it in",
+            "get: needs a remote path, and a folder for it",
             hint="dispatch get -H hostfile /FILE DIR",
         )
     *sources, folder = options.paths

@@ -164,7 +164,7 @@ def _check_excluded(options: PutOptions) -> None:
     """Check that ``--exclude`` names hosts, not files. Raises: UsageError."""
     for text in filter(_means_files, options.excluded if typed("excluded") else ()):
         raise UsageError(
-            f"--exclude {text}: it leaves hosts out, and no host is called so",
+            f"--exclude {text}: it leaves hosts out, but no host has that name",
             hint=f"to leave files out: --ignore {shlex.quote(text)}",
         )
 
@@ -211,11 +211,11 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
         )
     if one_by_one:
         raise ConflictingOptions(
-            "--fanout-tree serves hosts at once; --serial and --max-fail do not go with it"
+            "--fanout-tree serves all hosts at once: it excludes --serial and --max-fail"
         )
     if size is None:
         raise CannotCopy(
-            "--fanout-tree: every host must get the same files, and none be this machine"
+            "--fanout-tree: every host must get the same files, and none may be this machine"
         )
     wanted = parse_count(given, "--fanout-tree") if given else put_files.BRANCHES
     return wanted if hosts > 1 else 0

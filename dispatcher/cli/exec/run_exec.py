@@ -153,7 +153,7 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
     if options.shell is not None:
         if words:
             raise ConflictingOptions(
-                "--shell takes the whole command, so no further words", hint=repr(words[0])
+                "--shell takes the whole command: remove the other words", hint=repr(words[0])
             )
         if not options.shell.strip():
             raise UsageError("--shell: an empty text")

@@ -248,7 +248,7 @@ class Shell:
     def _show(self, text: str, word: str) -> None:
         if word not in ("gather", "no-gather"):
             hint = ":gather, :no-gather, :quit or ?"
-            raise UsageError(f"{text}: there is no such word", hint=hint)
+            raise UsageError(f"{text}: unknown word", hint=hint)
         self._gather = word == "gather"
 
     def _aim(self, hosts: tuple[Host, ...]) -> None:
@@ -286,7 +286,7 @@ class Shell:
         for node, host in enumerate(hosts):
             folder = os.fsdecode(heard.block(node, 1).removesuffix(b"\n"))
             if not folder.startswith("/") or len(folder) > _LONGEST or "\0" in folder:
-                raise UsageError(f"{host.name}: it does not say where it is after {steps[-1]}")
+                raise UsageError(f"{host.name}: it did not report its folder after {steps[-1]}")
             found[host.place] = folder, self._places.get(host.place, ("", ""))[0]
         self._places.update(found)
         return True

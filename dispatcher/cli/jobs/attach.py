@@ -181,7 +181,7 @@ def _first_signal(options: StopOptions) -> int:
     if options.signal is None:
         return 0
     if options.now:
-        raise ConflictingOptions("--now kills at once: --signal contradicts it")
+        raise ConflictingOptions("--now and --signal exclude each other: --now kills at once")
     from dispatcher.plan.job.request import parse_signal
 
     return parse_signal(options.signal, "--signal")

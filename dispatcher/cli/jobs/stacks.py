@@ -143,7 +143,9 @@ def stacks(options: StacksOptions) -> int:
 def record(run_id: str, found: Any, whole: str | None) -> formats.Stacks:
     """The stacks that the launcher has ``found``, for programs. Raises: LauncherSilent."""
     if not isinstance(found, dict):
-        raise LauncherSilent(f"job {run_id}: its launcher is of a dispatch without stacks --json")
+        raise LauncherSilent(
+            f"job {run_id}: its launcher is an older dispatch, without stacks --json"
+        )
     return {
         "schema": "stacks/1",
         "run_id": run_id,

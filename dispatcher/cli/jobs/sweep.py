@@ -120,7 +120,7 @@ def sweep(options: SweepOptions) -> int:
         elif state == registry.RUNNING:
             out(f"{found}: still running")
         else:
-            out(f"{found}: its launcher is not known here; not touched without its id")
+            out(f"{found}: its launcher is not known on this machine; give its id to kill it")
         own = {host: [one for one in all_ if one.run_id == found]
                for host, all_ in seen.found.items()}  # fmt: skip
         for line in summary(own, "found"):
@@ -166,7 +166,7 @@ class KillOptions(Options):
 def kill(options: KillOptions) -> int:
     """End the processes of the jobs on their hosts; the exit code. Raises: UsageError."""
     if options.everything == (options.job is not None):
-        raise AmbiguousJob("kill wants one JOB, or --all", hint="dispatch jobs")
+        raise AmbiguousJob("kill needs one JOB, or --all", hint="dispatch jobs")
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
     if options.everything:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]

@@ -109,7 +109,7 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"{source}: {str(error)[:200].lower()}") from None
     except RecursionError:
-        raise BadConfig(f"{source}: brackets within brackets, too deep") from None
+        raise BadConfig(f"{source}: brackets nested too deep") from None
     except ValueError:  # Python's own limit, of 4,300 digits
         raise BadConfig(f"{source}: a number with too many digits") from None
     profiles = found.pop(PROFILE, {})

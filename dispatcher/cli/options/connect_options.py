@@ -44,7 +44,8 @@ def keep_seconds(options: LoginOptions) -> float | None:
         return None
     if options.transport not in ("auto", "paramiko") or options.rsh is not None:
         raise ConflictingOptions(
-            "--keep is for SSH in process", hint="ControlPersist of ssh_config keeps ssh's own"
+            "--keep needs the built-in ssh client",
+            hint="ControlPersist of ssh_config keeps ssh's own",
         )
     found = parse_seconds(options.keep, "--keep")
     if found <= 0:
@@ -138,7 +139,7 @@ def fanout(
 
     branches = parse_branches(options.fanout_tree)
     if options.rsh is not None or options.transport == "slurm":
-        raise ConflictingOptions("--fanout-tree is for SSH: hosts open each other by ssh")
+        raise ConflictingOptions("--fanout-tree needs SSH: hosts connect to each other by ssh")
     if isinstance(options, KeepOptions) and options.keep:
         raise ConflictingOptions("--fanout-tree and --keep exclude each other")
     from dispatcher.api.transports import is_local

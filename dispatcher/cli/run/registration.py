@@ -85,7 +85,7 @@ class JobRegistration(JobRecord):
         if self._word is not None:
             why = error.message if isinstance(error, DispatchError) else reason(error)
             refused = FileUnusable(
-                f"--detach: the job cannot be written down in {state_folder()}: {why}",
+                f"--detach: the job cannot be recorded in {state_folder()}: {why}",
                 hint="XDG_STATE_HOME=DIR dispatch ...  # your own folder on a disk with room",
             )
             self.__exit__(None, refused, None)

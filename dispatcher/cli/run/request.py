@@ -79,7 +79,7 @@ def request(options: RunOptions) -> Request:
     per_node = options.per_node or launcher is not None
     if options.per_node and options.nproc_per_node is not None:
         raise ConflictingOptions(
-            "--per-node is one process a host: --nproc-per-node contradicts it"
+            "--per-node starts one process a host: it excludes --nproc-per-node"
         )
     if launcher is not None:
         hosts = with_slots(launcher, hosts, _nproc_of_launcher(options, launcher))
@@ -191,7 +191,7 @@ def _check_exports(exports: Sequence[str], hosts: Hostlist) -> None:
     for export in exports:
         if export in names and export not in os.environ:
             raise UsageError(
-                f"-x {export}: a host, and in a run -x exports a variable",
+                f"-x {export}: a host, but in a run -x exports a variable",
                 hint=f"to leave the host out: --exclude {export}",
             )
 

@@ -58,7 +58,7 @@ def dest_of(options: RunOptions) -> str | None:
         return cwd_of(None)
     if not options.sync.startswith("/"):
         raise CannotCopy(
-            f"--sync={options.sync}: a folder on the hosts, written from /",
+            f"--sync={options.sync}: must be an absolute path on the hosts",
             hint="--sync for the path that this folder has here",
         )
     return os.path.normpath(options.sync)
@@ -239,7 +239,7 @@ def _failure(outcome: exec_events.Outcome, copy: HostCopy) -> Failure | None:
         return outcome.failure
     if not exec_events.is_good(outcome):
         return Failure(Kind.CHECK, f"--sync: {outcome_text(outcome)}")
-    return None if copy.sent is not None else Failure(Kind.CHECK, "--sync: it ended before its end")
+    return None if copy.sent is not None else Failure(Kind.CHECK, "--sync: the copy ended early")
 
 
 def _summary(folder: WorkingFolder, names: Sequence[str], copies: Sequence[HostCopy]) -> str:

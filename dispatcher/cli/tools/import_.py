@@ -78,7 +78,7 @@ def _refuse_shell(text: str) -> None:
             )
         if filled:
             raise CannotTranslate(
-                f"{filled[0]}: a shell fills that in, and none does in a command that is quoted",
+                f"{filled[0]}: a shell would expand it, but no shell reads a quoted command",
                 hint=f"dispatch import -- {' '.join(text.split())}",
             )
 

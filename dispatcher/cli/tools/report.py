@@ -100,7 +100,7 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
         if not folder.exists():
             named_files.read(found, found, 1)  # says why
         if not paths.journal.is_file():
-            raise FileUnusable(f"{found}: no run left files there: no {paths.journal.name}")
+            raise FileUnusable(f"{found}: not the folder of a run: no {paths.journal.name}")
         return paths, "still runs, or its launcher was killed"
     job = registry.find(found, foreground=True)
     if job.logs is None:

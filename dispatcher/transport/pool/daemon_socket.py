@@ -81,7 +81,7 @@ def name() -> str:
 
 
 def there() -> bool:
-    """Whether a daemon may run; only checks that the file exists."""
+    """Whether a daemon seems to run; only checks that the file exists."""
     places = state_folder() / "kept", _runtime()
     return any(place is not None and os.path.exists(place / name()) for place in places)
 

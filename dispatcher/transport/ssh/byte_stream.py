@@ -251,14 +251,14 @@ def read_identification(stream: ByteStream, lines: int = 50) -> tuple[str, str]:
         if line.startswith("SSH-"):
             return line, " ".join(before)
         before.append(line)
-    raise ValueError("no ssh banner in what it sends: " + before[0][:80])
+    raise ValueError("no ssh banner in its output: " + before[0][:80])
 
 
 def _read_line(stream: ByteStream) -> str:
     data = b""
     while b"\n" not in data:
         if len(data) > _LINE:
-            raise ValueError("no ssh banner in what it sends")
+            raise ValueError("no ssh banner in its output")
         try:
             more = stream.recv(_LINE)
         except (TimeoutError, BlockingIOError):

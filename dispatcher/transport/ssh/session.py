@@ -95,7 +95,7 @@ def _words(m: Any) -> str:
 
 
 class HostKeyRefused(SSHException):  # type: ignore[misc]
-    """The host's key is not to be trusted; ``failure`` says why."""
+    """The host's key must not be trusted; ``failure`` has the reason."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.why)

@@ -297,7 +297,7 @@ def expand(
             if for_shell and not shell_safe(values[letter]):
                 raise ConfigProblem(
                     f"{place}: %{letter} stands for {values[letter][:80]!r}, "
-                    "which a shell would not take as one word"
+                    "which a shell would not read as one word"
                 )
             parts.append(values[letter])
         else:

@@ -227,7 +227,7 @@ def _methods(values: _Values) -> tuple[str, ...]:
         said = ("preferredauthentications", *METHODS.values(), "batchmode")
         raise ConfigProblem(
             f"{values.place(next(name for name in said if name in values.raw))}: "
-            f"none of the ways to log in that the built-in ssh client has: {', '.join(METHODS)}",
+            f"allows no way to log in that the built-in ssh client has: {', '.join(METHODS)}",
             hint=_HINT_LOGIN,
         )
     return found
@@ -305,7 +305,7 @@ def jump_list(text: str, place: str) -> tuple[Target, ...]:
     """
     words = split_words(text, place)
     if len(words) != 1:
-        raise ConfigProblem(f"{place}: ProxyJump: one comma-separated list wanted")
+        raise ConfigProblem(f"{place}: ProxyJump: needs one comma-separated list")
     if words[0].lower() == "none":
         return ()
     return tuple(_hop(hop, place) for hop in words[0].split(","))

@@ -303,7 +303,7 @@ class Stream(MuxLink):
                 return None if self._arrived else self._lost
         if self._ending.code == SSH_FAILED:
             return classify(self._words(1.0), self._host)
-        return Failure(Kind.BOOT, "the login there ended before its shell answered")
+        return Failure(Kind.BOOT, "the login ended before the host's shell answered")
 
     def _words(self, seconds: float) -> str:
         """The first error output, once all of it has come or ``seconds`` are over."""

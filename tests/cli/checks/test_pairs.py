@@ -294,7 +294,7 @@ def test_a_picture_that_cannot_be_written_in_the_end_costs_no_result(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["-w", "n1"], "--pairs: one host makes no pair"),
+        (["-w", "n1"], "--pairs needs at least two hosts"),
         (["-w", "n[1-1025]"], "--pairs: 1025 hosts, 1024 at most at once"),
         (["-w", "n[1-2]", "--rounds", "0"], "--rounds"),
         (["-w", "n[1-2]", "--rounds", "x"], "--rounds"),

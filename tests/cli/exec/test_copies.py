@@ -110,7 +110,7 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 @cases(
     ("words", "said"),
     [
-        (["get", "-w", "localhost", "/a"], "get: needs what to fetch, and a folder"),
+        (["get", "-w", "localhost", "/a"], "get: needs a remote path, and a folder"),
         (["get", "-w", "localhost", "/a", "/b/a", "in"], "get: two sources have the same"),
         (["get", "-w", "localhost", "~", "in"], "get: '~': a home folder"),
         (["get", "-w", "localhost", "/a", "/dev/null/x"], "get: /dev/null/x: not a directory"),

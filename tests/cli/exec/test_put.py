@@ -49,8 +49,8 @@ def test_how_many_branches(
 @cases(
     ("given", "size", "said"),
     [
-        ({"branches": "2", "serial": 1}, 1, "--fanout-tree serves hosts at once"),
-        ({"branches": "2", "max_fail": 1}, 1, "--fanout-tree serves hosts at once"),
+        ({"branches": "2", "serial": 1}, 1, "--fanout-tree serves all hosts at once"),
+        ({"branches": "2", "max_fail": 1}, 1, "--fanout-tree serves all hosts at once"),
         ({"branches": "2"}, None, "--fanout-tree: every host must get the same files"),
         ({"branches": "0"}, 1, "--fanout-tree"),
         ({"branches": "x"}, 1, "--fanout-tree"),

@@ -36,8 +36,8 @@ def _here(nothing_around: Path) -> None:
     ("words", "said"),
     [
         (["--json", "-b"], "--json cannot be used with -b"),
-        (["-o", ""], "-o: an empty name"),
-        (["-e", ""], "-e: an empty name"),
+        (["-o", ""], "-o: an empty folder name"),
+        (["-e", ""], "-e: an empty folder name"),
         (["-o", "-o BatchMode=yes"], "-o: '-o BatchMode=yes' looks like an option, not a folder"),
         (["-o", "x", "-e", "./x"], "-o and -e: both name the same folder"),
         (["--events", "no/file"], "--events no/file: no such file or directory"),

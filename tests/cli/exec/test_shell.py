@@ -126,7 +126,7 @@ class TestObey:
         assert one.code == 137
         assert one.obey(":frob")
         assert one.code == 2
-        assert "no such word" in capsys.readouterr().err
+        assert "unknown word" in capsys.readouterr().err
         assert self.ran == []
 
     def test_help_names_the_hosts(
@@ -175,7 +175,7 @@ class TestObey:
             ("ls", {"n1": ("/n1/a/b", "/n1/a"), "n2": ("/n2/b", "")}),
             ("cd", {"n1": ("/n1/a/b", "/n1/a", "cd y"), "n2": ("/n2/b", "", "cd y")}),
         ]
-        assert "n2: it does not say where it is after cd y" in capsys.readouterr().err
+        assert "n2: it did not report its folder after cd y" in capsys.readouterr().err
         assert one._places["n2", None] == ("/n2/b", "")
 
     def test_ctrl_c_is_a_local_command_s_own(

@@ -380,7 +380,7 @@ def test_stop_waits_for_the_end(
 
 def test_stop_at_once_begins_with_no_signal(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["stop", "--now", "--signal", "USR1"]) == 2
-    assert "--now kills at once: --signal contradicts it" in capfd.readouterr().err
+    assert "--now and --signal exclude each other: --now kills at once" in capfd.readouterr().err
 
 
 def test_stop_of_a_job_that_has_ended(

@@ -91,7 +91,7 @@ def test_a_launcher_that_has_words_alone(
 ) -> None:
     launched(ANSWER)
     assert cli.main(["stacks", "--json"]) == 125
-    assert "its launcher is of a dispatch without stacks --json" in capsys.readouterr().err
+    assert "its launcher is an older dispatch, without stacks --json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("with_logs", [False, True])

@@ -110,7 +110,7 @@ class TestSweep:
             "  n2: found 1 process: sh 1",
             f"{ALIVE}: still running",
             "  n[1-2]: found 1 process: python 1",
-            f"{FOREIGN}: its launcher is not known here; not touched without its id",
+            f"{FOREIGN}: its launcher is not known on this machine; give its id to kill it",
             "  n1: found 1 process: python 1",
         ]
         if words:
@@ -361,7 +361,7 @@ def test_one_job_or_all(
 ) -> None:
     on_record()
     assert cli.main(["kill", *words]) == 2
-    said = "error: kill wants one JOB, or --all [ambiguous-job]\n  hint: dispatch jobs\n"
+    said = "error: kill needs one JOB, or --all [ambiguous-job]\n  hint: dispatch jobs\n"
     assert capsys.readouterr().err == said
 
 

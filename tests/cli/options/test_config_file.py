@@ -109,7 +109,7 @@ def test_both_spellings_are_one_name() -> None:
         ("[profile]\na = 3", "f: profile.a is not a table"),
         ("[run]\n[profile" + ".x" * 100_000 + "]", "f:2: a line of more than 8192 characters"),
         ("a = " + "1" * 5000, "f: a number with too many digits"),
-        ("a = " + "[" * 5000, "f: brackets within brackets, too deep"),
+        ("a = " + "[" * 5000, "f: brackets nested too deep"),
     ],
 )
 def test_wrong(text: str, said: str) -> None:

@@ -56,11 +56,11 @@ def test_how_long_connections_are_kept(options: LoginOptions, seconds: float | N
         (ExecOptions(keep="0"), "--keep=0: connections cannot be kept for 0 s",
          "dispatch connect --close ends them"),
         (ExecOptions(keep="x"), "--keep: not a number of seconds", None),
-        (ExecOptions(keep="9", transport="ssh"), "--keep is for SSH in process",
+        (ExecOptions(keep="9", transport="ssh"), "--keep needs the built-in ssh client",
          "ControlPersist of ssh_config keeps ssh's own"),
-        (ExecOptions(keep="9", transport="slurm"), "--keep is for SSH in process",
+        (ExecOptions(keep="9", transport="slurm"), "--keep needs the built-in ssh client",
          "ControlPersist of ssh_config keeps ssh's own"),
-        (ExecOptions(keep="9", rsh="rsh {host}"), "--keep is for SSH in process",
+        (ExecOptions(keep="9", rsh="rsh {host}"), "--keep needs the built-in ssh client",
          "ControlPersist of ssh_config keeps ssh's own"),
     ],
 )  # fmt: skip
@@ -131,8 +131,8 @@ def test_a_dry_run_says_that_so_few_hosts_get_no_tree() -> None:
     [
         ({"fanout_tree": "1"}, "--fanout-tree=1: a chain"),
         ({"fanout_tree": "x"}, "--fanout-tree"),
-        ({"fanout_tree": "2", "rsh": "r {host}"}, "--fanout-tree is for SSH"),
-        ({"fanout_tree": "2", "transport": "slurm"}, "--fanout-tree is for SSH"),
+        ({"fanout_tree": "2", "rsh": "r {host}"}, "--fanout-tree needs SSH"),
+        ({"fanout_tree": "2", "transport": "slurm"}, "--fanout-tree needs SSH"),
         ({"fanout_tree": "2", "keep": "9"}, "--fanout-tree and --keep exclude each other"),
     ],
 )

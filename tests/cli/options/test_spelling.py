@@ -161,7 +161,7 @@ def test_who_confuses_the_two_meanings_of_x_is_told(
     run = ["-H", "n[1-3]:1", "--dry-run", "--no-python", "true"]
     assert cli.main(["-x", "n2", *run]) == 2
     said = capsys.readouterr().err
-    assert "-x n2: a host, and in a run -x exports a variable" in said
+    assert "-x n2: a host, but in a run -x exports a variable" in said
     assert "hint: to leave the host out: --exclude n2" in said
     monkeypatch.setenv("n2", "a variable of that name")
     assert cli.main(["-x", "n2", *run]) == 0

@@ -123,7 +123,7 @@ def test_one_file_for_all_ranks_in_pieces(
         (["--launcher", "mpirun"], "--launcher=mpirun was removed: dispatch starts the ranks"),
         (["--launcher", "./mpirun"], "--launcher: './mpirun' is not one of: dispatch, torchrun"),
         (["--rsh", "x {host}", "--user", "me"], "localhost: user me is asked for"),
-        (["--fanout-tree", "--rsh", "x {host}"], "--fanout-tree is for SSH"),
+        (["--fanout-tree", "--rsh", "x {host}"], "--fanout-tree needs SSH"),
         (["--keep=0"], "--keep=0"),
         (["--quiet", "--verbose"], "--quiet and --verbose exclude each other"),
         (["--only-ranks", "2"], "--only-ranks: 2: the world's ranks are 0-1"),

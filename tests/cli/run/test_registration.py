@@ -231,4 +231,4 @@ def test_without_a_record_a_run_goes_on_and_a_job_does_not(
         made.one.conclude(0, [])
     with pytest.raises(UsageError) as caught:
         Made(word=word)
-    assert caught.value.message.startswith("--detach: the job cannot be written down in ")
+    assert caught.value.message.startswith("--detach: the job cannot be recorded in ")

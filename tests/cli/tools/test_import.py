@@ -64,7 +64,7 @@ def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err.startswith("error: ")
 
 
-_FILLED = "a shell fills that in, and none does in a command that is quoted"
+_FILLED = "a shell would expand it, but no shell reads a quoted command"
 _ENDS = "is for the shell, not for the launcher"
 
 

@@ -120,8 +120,8 @@ def test_phases_are_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) 
         ([], "error: this machine has no record of a job [no-such-job]\n"),
         (["none"], "error: this machine has no record of a job [no-such-job]\n"),
         (["none.json"], "error: none.json: no such file or directory [file-unusable]\n"),
-        (["."], "error: .: no run left files there: no dispatch.jsonl [file-unusable]\n"),
-        (["trace.json"], "error: trace.json: no run left files there: no dispatch.jsonl"),
+        (["."], "error: .: not the folder of a run: no dispatch.jsonl [file-unusable]\n"),
+        (["trace.json"], "error: trace.json: not the folder of a run: no dispatch.jsonl"),
         (["run/", "--json", "-o", "-"], "error: --json and -o - both want standard output"),
         (
             ["run/", "-o", "none/page"],

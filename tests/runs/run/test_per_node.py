@@ -53,7 +53,7 @@ def test_placeholders_are_only_for_those_who_ask(cluster: Cluster) -> None:
 def test_numbers_that_contradict(cluster: Cluster) -> None:
     done = run(cluster, "-H", "n1", "--per-node", "--nproc-per-node", "2", "--no-python", "true")
     assert done.returncode == 2
-    assert "--nproc-per-node contradicts it" in done.stderr
+    assert "excludes --nproc-per-node" in done.stderr
 
 
 def test_torchrun_meets_by_itself(cluster: Cluster) -> None:

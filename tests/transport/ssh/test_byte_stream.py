@@ -206,9 +206,9 @@ def test_who_has_gone_before_that(pieces: tuple[bytes | Exception, ...], words: 
 @cases(
     ("pieces", "why"),
     [
-        ((b"line\n" * 50,), "no ssh banner in what it sends: line"),
-        ((b"l" * 90 + b"\n" + b"x\n" * 49,), "no ssh banner in what it sends: " + "l" * 80),
-        ((b"x" * 1025, b"\n"), "no ssh banner in what it sends"),
+        ((b"line\n" * 50,), "no ssh banner in its output: line"),
+        ((b"l" * 90 + b"\n" + b"x\n" * 49,), "no ssh banner in its output: " + "l" * 80),
+        ((b"x" * 1025, b"\n"), "no ssh banner in its output"),
     ],
 )
 def test_who_is_no_sshd(pieces: tuple[bytes | Exception, ...], why: str) -> None:

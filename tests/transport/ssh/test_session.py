@@ -315,7 +315,7 @@ def test_last_words(session: Quiet) -> None:
         (b"SSH-1.99-x\n", "", None),
         (b"hello\nthere\nSSH-2.0-x\n", "hello there", None),
         (b"SSH-1.5-old\n", "", "it speaks another protocol: 'SSH-1.5-old'"),
-        (b"line\n" * 60, "", "no ssh banner in what it sends: line"),
+        (b"line\n" * 60, "", "no ssh banner in its output: line"),
     ],
 )
 def test_banners(session: Quiet, said: bytes, before: str, problem: str | None) -> None:

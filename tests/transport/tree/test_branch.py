@@ -469,8 +469,8 @@ DENIED = b"me@n2: Permission denied (publickey).\n"
     [
         (255, DENIED, Kind.AUTH, "ssh says: me@n2: Permission denied (publickey)"),
         (255, b"", Kind.LOST, "ssh failed without a word"),
-        (1, DENIED, Kind.BOOT, "the login there ended before its shell answered"),
-        (-15, b"", Kind.BOOT, "the login there ended before its shell answered"),
+        (1, DENIED, Kind.BOOT, "the login ended before the host's shell answered"),
+        (-15, b"", Kind.BOOT, "the login ended before the host's shell answered"),
         # the first words tell it
         (255, DENIED + b"x" * 9000, Kind.AUTH, "ssh says: me@n2: Permission denied (publickey)"),
         (255, b" " * 8192 + DENIED, Kind.LOST, "ssh failed without a word"),

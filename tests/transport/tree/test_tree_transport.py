@@ -259,7 +259,7 @@ def test_a_leaf_is_reached_through_the_host_above(
          + frame(1, mux.ERRORS_END) + frame(1, mux.ENDED, tree_relay.STATUS.pack(255)),
          "ssh says: me@n2: Permission denied (publickey)", "ssh n1 ssh n2 true"),
         (frame(1, mux.ENDED, tree_relay.STATUS.pack(1)),
-         "the login there ended before its shell answered", None),
+         "the login ended before the host's shell answered", None),
         (None, "n1, through which it was reached, is gone: its relay ended with 3", None),
     ],
 )  # fmt: skip
