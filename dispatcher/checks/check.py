@@ -35,10 +35,10 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One check of one host found ``level``: ``text`` says what, ``remedy`` what to do about it.
+    """The result of one check of one host. text: the fault; remedy: what fixes it.
 
     value: the measurement in a word or two, the same for equal hosts ("570.86", "8");
-    for finding the odd host.
+    for finding the outlier.
     """
 
     level: Level

@@ -140,11 +140,11 @@ class UnsafeFolder(UsageError):
 
 
 class BadConfig(UsageError):
-    """``dispatch.toml`` cannot be read, or says what no command knows."""
+    """``dispatch.toml`` cannot be read, or has an option that no command knows."""
 
 
 class ConfigNotTrusted(UsageError):
-    """A ``dispatch.toml`` or ``.deepspeed_env`` of the current folder says what it may not say."""
+    """A ``dispatch.toml`` or ``.deepspeed_env`` in the current folder sets a restricted option."""
 
 
 class CannotCopy(UsageError):
@@ -187,7 +187,7 @@ class NoGpu(PlanError):
 
 
 class TooFewOpenFiles(UsageError):
-    """So many hosts need more open files than this machine allows."""
+    """The hosts need more open files than this machine allows."""
 
 
 # -- jobs -------------------------------------------------------------------------------

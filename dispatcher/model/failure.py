@@ -11,7 +11,7 @@ AWAY = "--heartbeat 20 --lease 600  # on a shaky network or a laptop; or --detac
 
 
 class Kind(str, enum.Enum):
-    """Why a host could not be used; the words users see in the table of failed hosts."""
+    """Why a host could not be used; the text that users see in the table of failed hosts."""
 
     DNS = "name not found"
     UNREACHABLE = "unreachable"

@@ -387,7 +387,7 @@ class Relay:
 
 
 def serve(sync: bytes) -> None:
-    """Serve standard input and output, having said ``sync``."""
+    """Write ``sync``, then serve standard input and output."""
     die_with_parent()
     come, go = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)

@@ -136,7 +136,7 @@ class JobPlan(Value):
 
     @cached_property
     def names_cpus(self) -> bool:
-        """Whether a rankfile says on which CPUs ranks run."""
+        """Whether a rankfile sets the CPUs of ranks."""
         return self.bind_to != "none" and any(one.slot for one in self.rankfile)
 
     def slots_of(self, node: NodePlan) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ def _is_open(part: Part | PartPlan) -> bool:
 
 
 def check(parts: Sequence[Part], *, numbers: bool) -> None:
-    """Check that these ``parts`` can make a job. numbers: the job itself says how many ranks.
+    """Check that these ``parts`` can make a job. numbers: the job itself sets the number of ranks.
 
     Raises: UsageError.
     """

@@ -66,7 +66,7 @@ class Restarts(Arguments):
 
     @property
     def shows_progress(self) -> bool:
-        """Whether the user said how progress can be seen."""
+        """Whether the user set a sign of progress, a file or a pattern."""
         return self.progress_file is not None or self.progress_line is not None
 
     def pause(self, in_a_row: int) -> float:

@@ -143,7 +143,7 @@ class Loop:
             getattr(self, "do_" + action[0])(*action[1:])
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
-        """Queue a report, in front of all output."""
+        """Queue a report, ahead of all output."""
         self.first.append(frames.control(type, **fields))
 
     def do_alive(self) -> None:
@@ -314,7 +314,7 @@ class Loop:
         return monotonic()
 
     def do_sample(self, message: dict[str, Any]) -> None:
-        """Sample the ranks that there are now."""
+        """Sample the ranks that run now."""
         from dispatcher.remote.probe.sampler import Sampler
 
         self.sampler = self.sampler or Sampler(self.poll, self.silence)
@@ -531,7 +531,7 @@ class Loop:
         self.tell(("drained", member.rank))
 
     def queue_output(self, frame: bytes) -> None:
-        """Queue a frame behind all control."""
+        """Queue a frame of output, which is sent after all control frames."""
         self.second.append(frame)
         self.second_size += len(frame)
 

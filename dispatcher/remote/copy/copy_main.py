@@ -60,7 +60,7 @@ class _Ended(Exception):
 
 
 def main(program: bytes) -> int:
-    """The exit code: 0 when the report says that all is in its place. program: as it was sent."""
+    """Copy; the exit code, 0 if all files are in place. program: as it was sent."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
     incoming = _frames()

@@ -368,7 +368,7 @@ class Incoming:
         self.hash = sha256()
 
     def resume(self, most: int) -> None:
-        """Go on behind what is there from another time, unless that is more than ``most`` bytes."""
+        """Resume after the bytes of an earlier copy, unless they are more than ``most``."""
         while data := os.read(self.fd, CHUNK):
             self.hash.update(data)
             self.size += len(data)

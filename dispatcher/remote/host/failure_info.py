@@ -93,7 +93,7 @@ def out_of_memory(log: list[str], pid: int, kills: int) -> str:
 
 
 def gpu_trouble(log: list[str], pid: int = 0) -> str:
-    """The GPU driver's complaint that says most of ``pid``; its numbers are NVIDIA's Xid errors.
+    """The GPU driver's most useful message about ``pid``; its numbers are NVIDIA's Xid errors.
 
     The GPUs that ``pid`` is named with count first. Of theirs the cause counts before its echoes:
     43 and 45 clean up, 154 asks for a reset, and others say "caused by previous Xid".

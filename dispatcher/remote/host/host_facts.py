@@ -263,7 +263,7 @@ def ifaces(hosts: str = "/etc/hosts") -> list[list[str]]:
 
 
 def _is_numeric(address: str) -> bool:
-    """Whether it is an address; sshd says UNKNOWN where a pipe led to it."""
+    """Whether it is an address; sshd writes UNKNOWN if a pipe led to it."""
     from _socket import AF_INET, AF_INET6, inet_pton
 
     try:

@@ -97,7 +97,7 @@ class PmiPort:
         user = tcp_peer.user_of(fd)
         if user != os.geteuid():
             return self._refuse(
-                fd, "it is of %s" % ("nobody known" if user < 0 else "user %d" % user)
+                fd, "it is of %s" % ("an unknown user" if user < 0 else "user %d" % user)
             )
         if len(self.unauthenticated) > MOST_UNAUTHENTICATED:
             return self._refuse(next(iter(self.unauthenticated)), "too many connections wait")

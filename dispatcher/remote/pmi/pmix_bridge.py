@@ -169,7 +169,7 @@ class PmixBridge:
         return self._answer(id, 0, b"".join(parts), message["number"])
 
     def answer(self, message: dict[str, Any]) -> list[Action]:
-        """The launcher's answer to a name or a spawn, in the words of PMI-1."""
+        """Pass on the launcher's answer to a name or a spawn, in the form of PMI-1."""
         id, line = message["ask"], message["line"]
         if self.asked.pop(id, None) is None:
             return []
@@ -349,7 +349,7 @@ class PmixBridge:
 
 
 def _spans(ranks: Iterable[int]) -> str:
-    """``ranks`` in the fewest words: ``0-7,12``."""
+    """``ranks`` as ranges: ``0-7,12``."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and spans[-1][1] == rank - 1:

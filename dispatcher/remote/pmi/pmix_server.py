@@ -309,7 +309,7 @@ class Serving:
 
 
 class Door:
-    """The way to the library, which listens on 127.0.0.1, where any user of the host may come.
+    """Guards the library's port on 127.0.0.1, which any user of the host can connect to.
 
     It waits for the first words of each connection, so a silent stranger would hold up the job.
     ``close`` puts a socket in our own ``folder`` in the place of its listener.

@@ -108,7 +108,7 @@ class Credit:
         return self._granted - self._used
 
     def use(self, size: int) -> None:
-        """So many bytes are about to be sent, or have come. Raises: Malformed: too many."""
+        """Count bytes that are about to be sent, or have come. Raises: Malformed: too many."""
         self._used += size
         if self._used > self._granted:
             raise Malformed("%d bytes without credit" % (self._used - self._granted))

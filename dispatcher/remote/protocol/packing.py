@@ -32,7 +32,7 @@ class PackError(ValueError):
 
 
 def pack(value: object) -> bytes:
-    """The bytes that stand for ``value``.
+    """Pack ``value`` into bytes.
 
     Raises: PackError for another type, an int beyond 64 bits or a nesting too deep.
     """

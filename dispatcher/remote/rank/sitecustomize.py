@@ -155,7 +155,7 @@ class ImportHook:
         self.then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """How others would load the module, and ``then`` behind it; for ``sys.meta_path``."""
+        """The usual loader of the module, with ``then`` called after it; for ``sys.meta_path``."""
         if name != self.name:
             return None
         from importlib.util import find_spec

@@ -20,7 +20,7 @@ from dispatcher.runner.run.host_thread import HostThread
 
 
 class Heartbeats:
-    """Heartbeats as the threads of hosts hear them; ``news`` is one event of all.
+    """Collects heartbeats from the hosts' threads; ``news`` makes one event of all.
 
     So a job that only runs costs the loop a look now and then, however many hosts it has.
     """
@@ -47,7 +47,7 @@ FOLD = 1.0
 
 
 class Silences:
-    """Which hosts are not heard, as their threads find; ``news`` folds them into few events.
+    """Collects silent hosts from the hosts' threads; ``news`` folds them into few events.
 
     least: seconds of silence worth a word; most: those after which a host is lost.
     """

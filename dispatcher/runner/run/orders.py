@@ -262,7 +262,7 @@ def _looks_where(plan: JobPlan) -> bool:
 
 
 def bindings_of(plan: JobPlan, node: int, facts: Facts) -> list[Binding]:
-    """Where each rank of ``node`` runs on its host, which said ``facts``."""
+    """Where each rank of ``node`` runs on its host, given the host's ``facts``."""
     place, there = plan.nodes[node], facts.topology
     more = plan.mapping, plan.slots_of(place)
     return bindings(plan.bind_to, plan.devices, place, facts.gpus, there, *more)
@@ -439,7 +439,7 @@ def raw(text: str) -> bytes:
 def spawn_order(
     plan: JobPlan, world: World, node: int, facts: Facts, addr: str, kvs_name: str
 ) -> bytes:
-    """The order to spawn the ranks of ``world`` on ``node``, whose agent said ``facts``.
+    """The order to spawn the ranks of ``world`` on ``node``, whose agent reported ``facts``.
 
     addr: the address of node 0. kvs_name: of the planned world; this one's derives from it.
     """

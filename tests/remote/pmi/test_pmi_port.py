@@ -186,7 +186,7 @@ def test_a_socket_of_nobody_known_is_refused(house: House, monkeypatch: pytest.M
     monkeypatch.setattr(tcp_peer, "user_of", lambda fd: -1)
     client = house.knock(b"cmd=initack pmiid=0\n")
     (notice,) = house.turn(count=1)
-    assert notice.endswith("it is of nobody known")
+    assert notice.endswith("it is of an unknown user")
     with suppress(ConnectionResetError):
         assert client.recv(9) == b""
 
@@ -195,7 +195,7 @@ def test_who_has_left_is_not_heard(house: House) -> None:
     """Whose words they were is not known any more: a socket that nobody has looks like root's."""
     house.knock(b"cmd=initack pmiid=0\nmcmd=spawn\n").close()
     (notice,) = house.turn(count=1)
-    assert notice.endswith("it is of nobody known")
+    assert notice.endswith("it is of an unknown user")
     assert house.port.awaited == {0, 1}
     assert house.connections.ends == {}
 
