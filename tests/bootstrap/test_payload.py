@@ -109,8 +109,7 @@ class TestBootFailure:
         assert (failure.kind, failure.why) == (Kind.NO_PYTHON, why)
         assert failure.hint == (
             "put a python3 of version 3.8 or later on the PATH of non-interactive logins "
-            "on the host, "
-            "or name one with --agent-python"
+            "on the host, or name one with --agent-python"
         )
 
     @cases(

@@ -162,10 +162,7 @@ def test_a_file_that_cannot_be_read(
     [
         ("[run]\ngrace = 1", ""),
         ("[run]\nrsh = 'x'", "f:2: rsh: a folder's file may not choose what runs"),
-        (
-            "[run]\ntransport = 'ssh'",
-            "f:2: transport: a folder's file may not choose which hosts to trust",
-        ),
+        ("[run]\ntransport = 'ssh'", "f:2: transport: a folder's file may not choose which hosts"),
         ("[run]\nexport = ['UCX_TLS=rc', 'NCCL_DEBUG=INFO']", ""),
         ("[run]\nexport = 'LD_PRELOAD=x'", "f:2: export: LD_PRELOAD"),
         ("[run]\nexport = ['UCX_TLS=rc', 'PATH']", "f:2: export: PATH"),

@@ -214,10 +214,7 @@ def test_torchrun_starts_the_ranks_of_a_host_by_itself(parsed: Parsed) -> None:
         (["-H", "n1"], "no program given"),
         (["-H", "n1", "--no-python", ""], "no program given"),
         (PROGRAM, "no hosts given"),
-        (
-            ["-H", "n1", "--per-node", "--nproc-per-node", "2", *PROGRAM],
-            "--per-node starts one pro",
-        ),
+        (["-H", "n1", "--per-node", "--nproc-per-node", "2", *PROGRAM], "--per-node starts one p"),
         (["-H", "n1", "--launcher", "torchrun", "--nproc-per-node", "x", "a.py"], "--nproc-per"),
         (["-H", "n1", "--python", "", *PROGRAM], "--python: an empty name"),
         (["-H", "n1", "--local-rank-arg", "a=b", *PROGRAM], "--local-rank-arg: not the name"),

@@ -52,9 +52,7 @@ def test_a_refused_key_where_a_password_is_taken(asking: Sshd, tmp_path: Path) -
 def test_a_refused_key_where_nothing_else_is_taken(sshd: Sshd, tmp_path: Path) -> None:
     key = keygen(tmp_path / "stranger")
     hint = refused(sshd.config(key=key)).hint or ""
-    assert hint.startswith(
-        f"cat {key}.pub  # has to be a line of ~{ME}/.ssh/authorized_keys on the host"
-    )
+    assert hint.startswith(f"cat {key}.pub  # has to be a line of ~{ME}/.ssh/authorized_keys on")
     key.with_suffix(".pub").unlink()
     assert (refused(sshd.config(key=key)).hint or "").startswith("ssh -v node true")
 
