@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -281,6 +280,8 @@ def _sky_line(words: Sequence[str], read: ReadFile | None) -> Line:
         raise CannotTranslate("sky: only a file of a task", hint="sky launch task.yaml")
     task = dict(re.findall(r"^(\w+):(.*(?:\n(?:[ \t].*)?)*)", read(rest[0]), re.MULTILINE))
     head, _, body = task.get("run", "").partition("\n")
+    import textwrap  # each run loads this module
+
     run = textwrap.dedent(body).rstrip() if head.strip() in ("|", "|-") else head.strip()
     for form, ours in _SKYS:
         run = re.sub(form, ours, run)

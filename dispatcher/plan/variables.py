@@ -179,8 +179,11 @@ def is_secret(name: str) -> bool:
 
 def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     """The same names with every secret's value replaced; for display only."""
-    shown = ((name, _BY_HOST.sub(r"${\1}", value)) for name, value in environment.items())
-    return {name: HIDDEN if is_secret(name) else value for name, value in shown}
+    return {
+        name: HIDDEN if is_secret(name)
+        else _BY_HOST.sub(r"${\1}", value) if "\0" in value else value
+        for name, value in environment.items()
+    }  # fmt: skip
 
 
 def redacted_words(words: Sequence[str]) -> list[str]:

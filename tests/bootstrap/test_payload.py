@@ -153,7 +153,7 @@ SENT = sorted(path for path in (HERE / "remote").rglob("[!_]*.py") if path.paren
 
 class TestPayload:
     def test_is_small(self) -> None:
-        assert len(payload()) <= 28 << 10
+        assert len(payload()) <= 29 << 10  # each start sends and compiles it on every host
 
     def test_it_is_read_alike_in_every_locale(self) -> None:
         names, before = ("agent.node", "pmi.pmi_server"), locale.setlocale(locale.LC_CTYPE)

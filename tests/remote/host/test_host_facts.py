@@ -102,6 +102,7 @@ def test_a_place_that_does_not_answer_is_named(
         return time.sleep(60) if b"/dead" in os.fsencode(path) else real(path, **kwargs)
 
     monkeypatch.setattr("os.stat", hang)
+    monkeypatch.setattr(host_facts, "may_hang", lambda: True)
     monkeypatch.setattr(host_facts, "ANSWER", 0.3)
     monkeypatch.setenv("HOME", f"{folder}{home}")
     (folder / "itp").write_text(f"#!{folder}/dead/python\n")
@@ -113,7 +114,24 @@ def test_a_place_that_does_not_answer_is_named(
     assert facts == {"script": None, "code": [], "tmp": None, "shm": None}
 
 
-def test_what_answers_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+MOUNTS = "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
+
+
+@cases(
+    ("line", "hangs"),
+    [("", False), ("systemd-1 /proc/sys/fs/binfmt_misc autofs rw 0 0\n", False),
+     ("nas:/home /home nfs4 rw 0 0\n", True), ("x /run/user/0/doc fuse.portal rw 0 0\n", True)],
+)  # fmt: skip
+def test_a_child_looks_only_where_a_file_system_may_hang(
+    tmp_path: Path, line: str, hangs: bool
+) -> None:
+    (tmp_path / "mounts").write_text(MOUNTS + line)
+    assert host_facts.may_hang(str(tmp_path / "mounts")) == hangs
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_what_answers_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    monkeypatch.setattr(host_facts, "may_hang", lambda: hangs)
     os.mkfifo(folder / "helper.py")
     os.mkfifo(folder / "pipe")
     check, here = {"script": b"train.py", "code": b""}, os.fsencode(folder)
@@ -123,6 +141,8 @@ def test_what_answers_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert facts["script"] == host_facts.summed(here + b"/train.py")
     assert [name for name, _ in facts["code"]] == ["train.py"]  # no writer is waited for
     assert problems == [["no script", f"{folder}/pipe: a pipe, not a file"]]
+    if not hangs:
+        return
     with monkeypatch.context() as full:  # no process more: the start of a rank will say so
         full.setattr("os.fork", lambda: os.read(-1, 1))
         assert host_facts.judged([({"script": b"pipe"}, here, None)], b"")[1] == problems
