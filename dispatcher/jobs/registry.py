@@ -1,4 +1,4 @@
-"""What a job leaves on its login node, so that another shell of the same user finds it::
+"""The record of a job on its login node, by which another shell of the same user finds it::
 
     $XDG_STATE_HOME/dispatch/jobs/RUN_ID/    mode 0700; else ~/.local/state/dispatch
         job.json, end.json                   what it is, its launcher; exit code and verdict

@@ -29,7 +29,7 @@ Becomes = Callable[..., Sequence[str] | None]
 
 @dataclass(frozen=True)
 class Flag:
-    """What becomes of a flag: the words for dispatch, why, and how many values it takes."""
+    """The translation of a flag: the words for dispatch, why, and how many values it takes."""
 
     becomes: Becomes
     why: str = ""
@@ -107,7 +107,7 @@ def is_known(words: Sequence[str]) -> bool:
 
 
 def assigned(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-    """What sets variables before a command, and the command."""
+    """The words that set variables before a command, and the command."""
     rest = words[1:] if words and words[0] == "env" else words
     count = next((n for n, word in enumerate(rest) if not _VARIABLE.match(word)), len(rest))
     return rest[:count], rest[count:]
@@ -169,7 +169,7 @@ def _add(reason: Reason, reasons: list[Reason], who: str) -> None:
 
 
 def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
-    """What becomes of the flag that ``words`` begin with. Raises: UsageError."""
+    """Translate the flag that ``words`` begin with. Raises: UsageError."""
     name, equals, value = words[0].partition("=")
     flag = table.get(name.replace("_", "-"), table.get(name))
     glued = SRUN.get(name[:2], _switch())  # -N2
@@ -203,7 +203,7 @@ def _given(words: Sequence[str], table: Mapping[str, Flag]) -> dict[str, str]:
 
 
 def of_launcher(words: Sequence[str]) -> Reason | None:
-    """What becomes of the flag that ``words`` begin with, of whichever launcher; None: of none.
+    """Translate the flag that ``words`` begin with, of any launcher; None if no launcher has it.
 
     Raises: UsageError for one that cannot be met.
     """

@@ -73,7 +73,7 @@ SCRUB_PREFIXES = RESERVED_PREFIXES + (
     "MV2_COMM_WORLD_", "HOROVOD_", "SLURM_STEP_", "SLURM_SRUN_", "SLURM_PMI", "SLURM_MPI_",
 )  # fmt: skip
 
-#: all that a file which merely lies in the current folder may set: by none of these does a program
+#: the variables that a file found in the current folder may set: by none of these does a program
 #: load code, read or write another file, or send results elsewhere
 FOLDERS_NAMES = frozenset(
     """
@@ -161,7 +161,7 @@ def crosses(name: str) -> bool:
 
 
 def check_folders_variable(name: str) -> str:
-    """As ``check_variable``, for a file that merely lies in the current folder.
+    """As ``check_variable``, for a file that is merely found in the current folder.
 
     Raises: BadName also for one that is not in ``FOLDERS_NAMES``.
     """
@@ -190,7 +190,7 @@ def redacted_words(words: Sequence[str]) -> list[str]:
     """``words`` of a command line without what is called like a secret; for display only.
 
     ``--hf-token X``, ``--hf-token=X`` and ``HF_TOKEN=X`` each lose X, and ``https://me:X@host``
-    what stands before the @.
+    loses ``me:X``.
     """
     found: list[str] = []
     hide = False
@@ -317,7 +317,7 @@ def exported(
     extra: Iterable[str] = (),
     files: Iterable[tuple[str, bytes | str]] = (),
 ) -> dict[str, str]:
-    """What crosses from the login node: allow-list, then env files, then ``-x``.
+    """The variables that ranks get from the login node: allow-list, then env files, then ``-x``.
 
     environ: the login node's environment. extra: values of ``-x``. files: source and text of each
     ``--env-file``, in the order given. Raises: UsageError for a bad or reserved name, a NUL, or

@@ -49,7 +49,7 @@ class Stopped(DispatchError):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a host answered. problem: why there are no readings; lost: it was not reached.
+    """The answer of a host. problem: why there are no readings; lost: it was not reached.
 
     hint: a remedy. ahead: (least, most) seconds that its clock is ahead of our clock; it
     was read between our order and the arrival of its words. address: where we reached it, if known.
@@ -289,7 +289,7 @@ def play_round(
     limit: float,
     connect: float,
 ) -> list[Pair]:
-    """What ``pairs`` (numbers of hosts) measured, all at once. limit: seconds for each."""
+    """Measure between ``pairs`` (numbers of hosts), all at once. limit: seconds for each."""
     playing = sorted(host for pair in pairs for host in pair)
     order = {host: at for at, host in enumerate(playing)}
     table: dict[str, list[Any]] = {}

@@ -76,7 +76,7 @@ _FILES, _FOLDER, _SYMLINK, _HARD_LINK = (b"0", b"7", b"\0"), b"5", b"2", b"1"
 
 @dataclass
 class Unpacked:
-    """What came out: counts, and names left out with why (a few of them)."""
+    """The result of taking a tar apart: counts, and names left out with why (a few of them)."""
 
     files: int = 0
     bytes: int = 0
@@ -85,7 +85,7 @@ class Unpacked:
 
 @dataclass
 class Member:
-    """One header, with what stood in those before it. mtime: nanoseconds."""
+    """One header, with the fields of the headers before it. mtime: nanoseconds."""
 
     name: str
     kind: bytes

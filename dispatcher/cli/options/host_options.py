@@ -32,7 +32,7 @@ _MOST_NOTED = 20
 
 
 def verbose_option() -> Any:
-    """``-v``, for whoever shows many lines of notes."""
+    """``-v``, for commands that can show every step."""
     return option("-v", help="Show every step on standard error.")
 
 
@@ -206,7 +206,7 @@ class SudoOptions(Options, section="Command"):
 
 
 class VariableOptions(Options, section="Command"):
-    """What a command finds in its environment."""
+    """Variables in the environment of a command."""
 
     env: tuple[str, ...] = option(
         metavar="NAME[=VALUE]",
@@ -256,7 +256,7 @@ class SendOptions(Options, section="Files"):
 
 
 def hosts_typed() -> bool:
-    """Whether ``-H`` or ``-w`` stood on the command line, be it with nothing in it."""
+    """Whether the command line has ``-H`` or ``-w``, even with an empty value."""
     return typed("hostfile") or typed("lists")
 
 
@@ -305,7 +305,7 @@ def find_hosts(
 
 
 def ways(options: LoginOptions) -> Ways:
-    """What the options say of reaching hosts. Raises: UsageError."""
+    """How to reach the hosts, by the options. Raises: UsageError."""
     from dispatcher.api.transports import Ways
 
     return Ways(
@@ -373,7 +373,7 @@ def _wcoll() -> list[Hostlist]:
 
 
 def usual_source(options: HostOptions) -> str:
-    """Who names the hosts where the command line names none; "" for a batch job, which says so."""
+    """The file or variable that names the hosts, if no option does; "" for a batch job."""
     if options.hostfile or options.lists:
         name = "hostfile" if options.hostfile else "lists"
         return value_origin(name, name)

@@ -1,4 +1,4 @@
-"""What an agent reports, checked and turned into events; pure.
+"""Checks the reports of an agent and turns them into events; pure.
 
 Everything here came from a host and is hostile until shown otherwise: types, ranges and lengths are
 checked, and a report about a rank counts only if that rank was given to this very node, which is

@@ -270,7 +270,7 @@ class Runner(EventLoop):
 
     @property
     def reached(self) -> str:
-        """What ``--progress-line`` found last, such as ``step 1200``; "" for nothing yet."""
+        """The last find of ``--progress-line``, such as ``step 1200``; "" for none yet."""
         return self._reached
 
     def _progressed(self, node: int, rank: int, first: str, last: str) -> None:

@@ -592,7 +592,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         return parsed
 
     def _filter_algorithm(self, kind: str) -> Any:
-        """What we offer, narrowed once and for all; paramiko asks 60 times a handshake."""
+        """The algorithms that we offer, narrowed once; paramiko asks 60 times a handshake."""
         return self._offers[kind]
 
     def _parse_debug(self, m: Any) -> None:

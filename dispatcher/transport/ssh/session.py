@@ -539,7 +539,7 @@ class ParamikoLink(Link):
 
 
 def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
-    """What to offer a host, narrowed by its config; a key with nothing left is ``()``."""
+    """The algorithms to offer a host, narrowed by its config; a key with nothing left is ``()``."""
     supported = {
         "ciphers": (CIPHERS, "ciphers"),
         "macs": (MACS, "macs"),
