@@ -319,8 +319,10 @@ def test_ctrl_c_detaches(launched: Launched, capfd: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("presses", [1, 2, 3])
 def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
-    on_record: OnRecord, presses: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+    on_record: OnRecord, presses: int, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("dispatcher.core.interrupts.APART", 0.0)  # a person is not so quick
     folder = on_record()
     listener = listen(folder)
     listener.setblocking(True)
