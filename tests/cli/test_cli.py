@@ -31,7 +31,6 @@ NO_JSON = {
     "import": "a command line",
     "logs": "the ranks' own output",
     "restart": "a word or two; report.json and the journal have it",
-    "shell": "a prompt; exec has it",
     "stop": "the verdict, which report.json has",
 }
 HERE = ["-w", "localhost"]

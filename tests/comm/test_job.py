@@ -167,7 +167,7 @@ class TestNccl:
         assert together(2, work) == [(UniqueId(b"001" + bytes(125)), calls) for calls in made_by]
 
     @pytest.mark.parametrize(
-        ("gpu", "hint"), [(None, "job.init_torch() uses gloo"), (0, "export NCCL_DEBUG=INFO")]
+        ("gpu", "hint"), [(None, "job.init_torch() then uses gloo"), (0, "export NCCL_DEBUG=INFO")]
     )
     def test_a_start_that_fails_says_what_to_do(
         self, gpu: int | None, hint: str, monkeypatch: pytest.MonkeyPatch

@@ -35,7 +35,7 @@ def goes_on(run: Job, limit: float) -> str:
     assert not run.ranks("n2")
     wait_for(lambda: not run.cluster.processes("n2"), 20, "n2 is idle")
     said = run.said()
-    assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said
+    assert re.search(r"note: n2: checked again: .* is left, \d were killed\n", said), said
     run.process.terminate()
     assert run.process.wait(timeout=60) == 143, run.said()
     run.clean(2 + SLACK)

@@ -44,7 +44,7 @@ def test_too_few_descriptors(job_on: Start, new_cluster: New) -> None:  # row 24
     # which of both meets the limit first is a matter of one descriptor
     where = r"^error: rank \d+ on n2: (fork rank \d+|exec \S+): too many open files"
     assert re.search(where, said, re.M), said
-    (need,) = re.findall(r"^  hint: .* let its sshd have (\d+) or more", said, re.M)
+    (need,) = re.findall(r"^  hint: .* allow its sshd (\d+) or more", said, re.M)
     assert int(need) <= 64
     run.clean(2 + SLACK)
     run = job_on(limited(cluster, int(need)), "stray", slots=8).up()

@@ -64,7 +64,7 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         metavar="NAME[,NAME]...",
         help="Leave the hosts of these groups out: -x @NAME. May be repeated.",
     )
-    pick: int | None = option(metavar="N", help="Take N of the hosts, by chance.")
+    pick: int | None = option(metavar="N", help="Take N of the hosts, by chance.", usual="all")
     worker: Literal["ssh"] = option(
         "-R", "--worker", default="ssh", section="Connections", help="Reach hosts by ssh, as ever."
     )

@@ -399,7 +399,7 @@ def test_what_carries_the_id_is_found_and_ended(
         assert cli.main(["sweep", "-w", "localhost", run_id]) == 0
         assert "DISPATCH_RUN_ID" not in os.environ
         out = capfd.readouterr().out
-        assert out.startswith(f"{run_id}: its launcher is not known here") is False
+        assert out.startswith(f"{run_id}: its launcher is not known on this machine") is False
         assert out.startswith(f"{run_id}: left over\n  localhost: found 1 process: python")
         assert process.poll() is None
         assert cli.main(["sweep", "-w", "localhost", "--kill", run_id]) == 0

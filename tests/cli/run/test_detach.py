@@ -266,7 +266,8 @@ def test_a_process_of_its_own(tmp_path: Path, does: str, code: int) -> None:
         assert (done.stdout, done.stderr) == ("", said)
 
 
-def test_without_a_log_it_does_not_begin(tmp_path: Path) -> None:
+def test_without_a_log_it_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.active_count", lambda: 1)  # those of other tests are no matter
     paths = RunPaths(tmp_path / "none")
     with pytest.raises(UsageError, match=r"none/launcher\.log: no such file or directory"):
         module.background(lambda word: 0, paths, "run-1")

@@ -122,7 +122,7 @@ def test_one_file_for_all_ranks_in_pieces(
         (["--agent-python", "a b"], "--agent-python"),
         (["--launcher", "mpirun"], "--launcher=mpirun was removed: dispatch starts the ranks"),
         (["--launcher", "./mpirun"], "--launcher: './mpirun' is not one of: dispatch, torchrun"),
-        (["--rsh", "x {host}", "--user", "me"], "localhost: user me is asked for"),
+        (["--rsh", "x {host}", "--user", "me"], "localhost: user me is set"),
         (["--fanout-tree", "--rsh", "x {host}"], "--fanout-tree needs SSH"),
         (["--keep=0"], "--keep=0"),
         (["--quiet", "--verbose"], "--quiet and --verbose exclude each other"),

@@ -60,7 +60,7 @@ def test_a_script_that_is_not_there(tmp_path: Path) -> None:
     done = check("-w", "localhost", "no.py", *ENOUGH, cwd=tmp_path)
     assert done.returncode == 1
     assert f"critical: localhost: script: {tmp_path}/no.py: no such file" in done.stdout
-    assert "  hint: copy it there" in done.stdout
+    assert "  hint: copy it to the host" in done.stdout
 
 
 def test_a_site_s_own_check(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     assert "n[1-2]: found 1 folder in /tmp" in listed
     assert f"{lost}: left over" in listed
     assert f"{lives}: still running" in listed
-    assert f"{unknown}: its launcher is not known here" in listed
+    assert f"{unknown}: its launcher is not known on this machine" in listed
     assert strangers not in listed
     done = login.dispatch("sweep", "--kill", *reach)
     assert done.returncode == 0, done.stdout + done.stderr

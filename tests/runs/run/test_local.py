@@ -366,6 +366,10 @@ class TestEnding:
             assert process.stdout is not None
             process.stdout.close()
         process.send_signal(signal.SIGINT if leaves else signal.SIGTERM)
+        if not leaves:
+            desk.lines(
+                process, 2
+            )  # both ranks save: of signals that come at once Python sees HUP first
         for again in () if leaves else (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             time.sleep(0.1)
             process.send_signal(again)

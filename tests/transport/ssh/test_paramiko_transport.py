@@ -151,6 +151,9 @@ def test_a_terminal_comes_before_the_command(config: Callable[[str], str]) -> No
 BOOT, DROPPED = Kind.BOOT, Kind.DROPPED
 
 
+SLOW = "--connect-timeout 200  # if it is slow to let you in"
+
+
 @pytest.mark.parametrize(
     ("step", "answer", "failure"),
     [
@@ -163,8 +166,8 @@ BOOT, DROPPED = Kind.BOOT, Kind.DROPPED
         ("terminal", "gone", Failure(DROPPED, "terminal: closed by the host", retryable=True)),
         ("command", "gone", Failure(DROPPED, "command start: closed by the host",
                                     retryable=True)),
-        ("channel", (None, "late"), Failure(Kind.TIMEOUT, "channel: no answer in time")),
-        ("command", "late", Failure(Kind.TIMEOUT, "command start: no answer in time")),
+        ("channel", (None, "late"), Failure(Kind.TIMEOUT, "channel: no answer in time", SLOW)),
+        ("command", "late", Failure(Kind.TIMEOUT, "command start: no answer in time", SLOW)),
     ],
 )  # fmt: skip
 def test_a_step_that_fails(
