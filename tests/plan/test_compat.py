@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from dispatcher import cli
 from dispatcher.cli.entry import load
 from dispatcher.model.errors import CannotTranslate, UsageError
-from dispatcher.plan import compat
+from dispatcher.plan import compat, compat_flags
 from dispatcher.plan.compat import translate
 
 RUN = load("run")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {
-    "torchrun": compat.TORCHRUN,
-    "deepspeed": compat.DEEPSPEED,
-    "accelerate launch": compat.ACCELERATE,
-    "mpirun": compat.MPIRUN,
-    "srun": compat.SRUN,
-    "sky": compat.SKY,
+    "torchrun": compat_flags.TORCHRUN,
+    "deepspeed": compat_flags.DEEPSPEED,
+    "accelerate launch": compat_flags.ACCELERATE,
+    "mpirun": compat_flags.MPIRUN,
+    "srun": compat_flags.SRUN,
+    "sky": compat_flags.SKY,
 }
 #: files that lines name
 FILES = {

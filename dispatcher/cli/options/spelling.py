@@ -102,9 +102,9 @@ def _is_mpiruns(name: str) -> bool:
     """Whether mpirun has an option ``name`` of several letters after one dash."""
     if name.startswith("--") or not name[1:4].isalpha() or len(name) < 3:
         return False
-    from dispatcher.plan import compat  # few lines have such a word
+    from dispatcher.plan import compat_flags  # few lines have such a word
 
-    return name in compat.MPIRUN
+    return name in compat_flags.MPIRUN
 
 
 def _options(command: click.Command) -> list[click.Option]:
