@@ -1,7 +1,7 @@
 """Other launchers' command lines as dispatch's: ``translate(["torchrun", ...])``. Pure.
 
-What becomes of each flag is in ``compat_flags``. A flag that is not there is an error, never
-dropped in silence: a job that ignores half of what it was asked looks as if it had run.
+``compat_flags`` has a translation for each flag. A flag that is not there is an error, never
+dropped in silence: a job that ignores half of its options looks as if it had run.
 """
 
 from __future__ import annotations

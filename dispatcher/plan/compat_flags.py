@@ -1,6 +1,6 @@
-"""What dispatch has for each flag of torchrun, deepspeed, accelerate, mpirun, srun and sky. Pure.
+"""Translates each flag of torchrun, deepspeed, accelerate, mpirun, srun and sky. Pure.
 
-Each launcher is one table: the names of a flag, with spaces between, and what becomes of it.
+Each launcher is one table: the names of a flag, with spaces between, and its translation.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.text.last_error import MOST_TEXT, LastError, begin_at, cut, last_error
+from dispatcher.output.text.error_forms import MOST_TEXT, begin_at, cut
+from dispatcher.output.text.last_error import LastError, last_error
 from dispatcher.output.text.story import Tail
 
 FOLDER = Path(__file__).with_name("endings")
