@@ -2,7 +2,8 @@
 
 docs/reference/formats.md says what may change, and how. ``scripts/schemas.py`` makes the schemas
 of docs/reference/schemas/ of these classes, of the events and of ``Report``; docstrings say what
-each field means. Only type checkers and tests import this file.
+each field means. Only type checkers and tests import this file. It has no code, only one class for
+each format, so it is longer than other modules.
 """
 
 from __future__ import annotations

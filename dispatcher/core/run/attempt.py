@@ -1,8 +1,9 @@
 """One attempt at a job as a pure machine: ``handle(event, now) -> [Action]``.
 
 The checks before the start are in ``start_check``, which ranks live where in ``tables``, MPI's
-fences and spawns in ``mpi_manager``. The *root cause* is the first failure that the launcher's
-loop observed; every later failure is a consequence.
+fences and spawns in ``mpi_manager``. Longer than other modules, because every handler may end the
+attempt. The *root cause* is the first failure that the launcher's loop observed; every later
+failure is a consequence.
 
 ::
 

@@ -3,7 +3,8 @@
 ``RunMachine`` numbers the hosts as they were connected, spares last, and gives one to each node of
 an attempt's plan; ``AttemptMachine`` numbers the nodes, and ``Assigned`` translates. Between
 two attempts links and agents stay: ``Finish`` becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
-The machine is ``TABLE``; ``docs/design/restarts.md`` shows it.
+The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Longer than other modules, because
+every transition changes the same few fields.
 
 * R-1  the run ends with exactly one ``End``; no action follows it
 * R-2  nothing starts after an interrupt

@@ -1,7 +1,8 @@
 """The receiving end of a copy: which files of a list it needs, and how they get their names.
 
 A file comes into a *stage* or a *part* (``disk``). It is renamed from there when all of it is here
-and its SHA-256 is the sender's; a tree that is new in one step (``docs/design/copy.md``).
+and its SHA-256 is the sender's; a tree that is new in one step (``docs/design/copy.md``). Longer
+than other modules, because every step of a copy needs its list, groups and parts.
 """
 
 from __future__ import annotations
