@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.dont_write_bytecode = True
@@ -123,17 +124,21 @@ def refusal(place: Place) -> str:
 
 def two_hosts(place: Place) -> str:
     """6. the same, with two NCCL_HOSTIDs: 3.0 twice, split(0) of 2, Socket."""
-    done = place.ranks("two-hosts", 2, RANKS, "pair", hosts=True, env={"NCCL_DEBUG": "INFO"}).well()
-    done.must(done.text.count("3.0 3.0, split of 2") == 2, "3.0 twice on both, split(0) of 2")
+    done = _pair(place, "two-hosts", "pair", env={"NCCL_DEBUG": "INFO"})
     done.must("NCCL INFO Using network Socket" in done.text, "Socket in NCCL's log")
     return "3.0 3.0, split of 2, Socket"
 
 
 def nonblocking(place: Place) -> str:
     """6b. the same without blocking: 3.0 twice, check, split(0) of 2."""
-    done = place.ranks("nonblocking", 2, RANKS, "nonblocking", hosts=True).well()
-    done.must(done.text.count("3.0 3.0, split of 2") == 2, "3.0 twice on both, split(0) of 2")
+    _pair(place, "nonblocking", "nonblocking")
     return "3.0 3.0, split of 2"
+
+
+def _pair(place: Place, name: str, program: str, **more: Any) -> Done:
+    done = place.ranks(name, 2, RANKS, program, hosts=True, **more).well()
+    done.must(done.text.count("3.0 3.0, split of 2") == 2, "3.0 twice on both, split(0) of 2")
+    return done
 
 
 def late(place: Place) -> str:
