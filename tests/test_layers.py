@@ -51,8 +51,8 @@ MOST_LINES = {
     # the whole grew by 2,400 for endings as machines bring them, lines that people type to other
     # tools, and what NCCL and GPUs say
     "model": 2_850, "remote": 10_700, "comm": 2_950, "plan": 5_070, "checks": 3_350,
-    "bootstrap": 920, "core": 7_150, "transport": 8_600, "transfer": 2_280, "output": 7_500,
-    "jobs": 1_240, "runner": 4_280, "api": 2_520, "cli": 11_160,
+    "bootstrap": 920, "core": 7_150, "transport": 8_600, "transfer": 2_260, "output": 7_500,
+    "jobs": 1_240, "runner": 4_280, "api": 2_520, "cli": 11_180,
     "scripts": 9_150, "tests": 104_000,
 }  # fmt: skip
 

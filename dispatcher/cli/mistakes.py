@@ -439,9 +439,8 @@ class Advice:
         if isinstance(options, RunOptions):
             if trouble in ("no script", "cwd"):
                 return _not_there(options, trouble == "cwd")
-            is_one = options.no_python and options.app is None and ":" not in options.words
-            if trouble == "missing" and is_one and is_shell_text(options.words[0], surely=False):
-                return _apart(options.words[0])
+            if options.no_python and options.app is None and ":" not in options.words:
+                return _not_run(options, trouble)
         elif isinstance(options, ExecOptions):
             if trouble == "exit code 127":
                 return _not_found(options)
@@ -468,8 +467,25 @@ def _no_such_host(options: HostOptions) -> str | None:
     return f"getent hosts {name}  # and there is no such file here" if is_name else None
 
 
+def _not_run(options: RunOptions, trouble: str) -> str | None:
+    """A hint for the one program of ``--no-python``, which hosts lack or may not execute."""
+    word = options.words[0]
+    path = os.path.join(cwd_of(options.chdir), word)
+    if trouble == "not executable" and os.path.isfile(path) and not os.access(path, os.X_OK):
+        return f"chmod +x {shlex.quote(word)}  # here, and on hosts with a copy of their own"
+    if trouble != "missing":
+        return None
+    if is_shell_text(word, surely=False):
+        return _apart(word)
+    if "/" in word:
+        return _not_there(options, folder_missing=False)
+    if os.path.isfile(path):
+        return f"--no-python ./{shlex.quote(word)}  # without ./ it is looked for in PATH"
+    return None
+
+
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
-    """A hint for a script, or the folder of all, that hosts do not have."""
+    """A hint for a script, a program or the folder of all that hosts do not have."""
     _, several = named("run.parts:split")(options, lambda program: None)
     path, folder = "", ""
     for one in [part.options for part in several] or [options]:
@@ -477,8 +493,9 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
         path = os.path.join(folder, one.words[0])
         if not os.path.isdir(folder):
             return "--chdir DIR  # there is no such folder here either"
-        if not (one.module or one.no_python or os.path.lexists(path)):
-            return _absent(one.words, path)
+        is_path = "/" in one.words[0] if one.no_python else not one.module
+        if is_path and not os.path.lexists(path):
+            return _absent(one.words, path, "program" if one.no_python else "script")
     path, here = os.path.normpath(folder if folder_missing else path), cwd_of(None)
     whole = (os.path.expanduser("~"), "/")
     if path in whole or "{" in path:
@@ -489,10 +506,10 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     return f"dispatch put HOSTS {words}  # {_EVERYWHERE}"
 
 
-def _absent(words: tuple[str, ...], path: str) -> str:
-    """A hint for a script that this machine does not have either."""
+def _absent(words: tuple[str, ...], path: str, what: str) -> str:
+    """A hint for a file, a script or program (``what``), that is not on this machine either."""
     folder, name = os.path.split(path)
-    absent = "no such script here either"
+    absent = f"no such {what} here either"
     if near := _near_file(name, folder):
         found = shlex.quote(os.path.join(os.path.dirname(words[0]), near))
         return f"{found}  # {absent}; did you mean this?"
@@ -500,7 +517,7 @@ def _absent(words: tuple[str, ...], path: str) -> str:
         return f"{near}  # {absent}; did you mean this?"
     if "/" not in words[0] and not words[0].endswith(".py"):
         return f"{_begun(words, '--no-python')}  # {absent}; if it is a program"
-    return f"ls {shlex.quote(folder)}  # {absent}: {words[0]}"
+    return f"ls {shlex.quote(os.path.normpath(folder))}  # {absent}: {words[0]}"
 
 
 def _not_found(options: ExecOptions) -> str | None:

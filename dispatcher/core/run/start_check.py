@@ -239,8 +239,9 @@ _HINTS = {
         "cwd",
         "no script",
     ): "--sync sends your folder before the start; or name one that every host has with --chdir",
-    ("missing", "not executable"): "install it on that host; for a Python elsewhere: --python, or "
+    ("missing",): "install it on that host, or name one that is there; for a Python: --python, or "
     "python= in the hostfile",
+    ("not executable",): "let it be read and run on that host: chmod a+rx",
     ("no interpreter",): "install it on that host, or fix the program's first line; a \\x0d at its "
     "end is the line end of Windows",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",

@@ -40,7 +40,7 @@ BESIDE, LEAST_QUOTED = 4, 4
 _QUOTES = (" last lines of its stderr:", " last lines of its stdout:", " its traceback:")
 
 #: findings of hosts for which our own machine may have advice, the most severe first
-ASKED = ("cwd", "no script", "missing")
+ASKED = ("cwd", "no script", "missing", "not executable")
 
 
 def describe(

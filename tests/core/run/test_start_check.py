@@ -276,7 +276,7 @@ class TestRejection:
             ("iface|cwd", "--sync"),
             ("no script", "--sync"),
             ("port|missing", "install it on that host"),
-            ("not executable", "install it on that host"),
+            ("not executable", "chmod a+rx"),
             ("no interpreter", "first line"),
             ("open mpi", "--mpi pmi1"),
             ("silent", "dmesg -T"),
