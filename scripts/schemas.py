@@ -4,15 +4,18 @@
     scripts/schemas.py       # write docs/reference/schemas/, which the site publishes
 
 A file there is a promise: what would break a reader of that version is refused, and wants the next
-version in ``dispatcher/model/formats.py`` or, for the journal, in ``monitor_events.VERSION``.
+version in its class, a ``Document`` or in ``dispatcher/model/formats.py``; for the journal in
+``monitor_events.VERSION``.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import importlib
 import inspect
 import json
+import pkgutil
 import re
 import sys
 import types
@@ -24,10 +27,11 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from dispatcher import cli  # noqa: E402
 from dispatcher.api.report import FirstFailure, Report  # noqa: E402
 from dispatcher.core.events import codec, monitor_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
-from dispatcher.model.frozen import OneOf, Value  # noqa: E402
+from dispatcher.model.frozen import Document, OneOf  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -62,12 +66,16 @@ def schemas() -> dict[str, Schema]:
             if one.__name__.startswith("_"):
                 continue  # the part of a form that is always there
             found[name.replace("/", "-")] = _document(one, name)
+    for module in pkgutil.walk_packages(cli.__path__, "dispatcher.cli."):
+        importlib.import_module(module.name)
+    for cls in Document.__subclasses__():
+        found[cls.schema.replace("/", "-")] = _document(cls, cls.schema)
     return dict(sorted(found.items()))
 
 
 def _document(form: Any, name: str) -> Schema:
     parts = _Parts(encoded=False)
-    body = parts.typed(form)
+    body = parts.body(form)
     if form is formats.Report:  # what it has besides stands in the class that programs get
         rest = parts.fields(Report, typing.get_type_hints(Report), needed=None)["properties"]
         own = body["properties"]
@@ -145,8 +153,7 @@ class _Parts:
             return {"enum": [one.value for one in wanted]}
         if wanted not in self._named:
             self._named.add(wanted)  # it may hold itself
-            make = self.typed if typing.is_typeddict(wanted) else self._value
-            made, name = make(wanted), wanted.__name__
+            made, name = self.body(wanted), wanted.__name__
             self._defs[name] = _either(self._defs[name], made) if name in self._defs else made
         return {"$ref": f"#/$defs/{wanted.__name__}"}
 
@@ -154,11 +161,10 @@ class _Parts:
         keys = {"propertyNames": {"pattern": "^-?[0-9]+$"}} if key is int else {}
         return {"type": "object", **keys, "additionalProperties": self.of(item)}
 
-    def typed(self, form: Any) -> Schema:
-        """The schema of a ``TypedDict``."""
-        return self.fields(form, typing.get_type_hints(form), needed=form.__required_keys__)
-
-    def _value(self, cls: type[Value]) -> Schema:
+    def body(self, cls: Any) -> Schema:
+        """The schema of a ``TypedDict`` or a ``Value``."""
+        if typing.is_typeddict(cls):
+            return self.fields(cls, typing.get_type_hints(cls), needed=cls.__required_keys__)
         nothing = dataclasses.MISSING
         needed = {
             one.name
@@ -170,6 +176,9 @@ class _Parts:
         if issubclass(cls, OneOf) and self._encoded:
             found["properties"] = {"kind": {"const": cls.__name__}, **found["properties"]}
             found["required"] = ["kind", *found["required"]]
+        if issubclass(cls, Document):
+            found["properties"] = {"schema": {"const": cls.schema}, **found["properties"]}
+            found["required"] = ["schema", *found["required"]]
         return found
 
     def fields(self, cls: Any, hints: Mapping[str, Any], needed: Any) -> Schema:

@@ -162,10 +162,12 @@ def harmless(text: str) -> str:
 
 
 def tell(value: object, indent: int | None = 2) -> None:
-    """Print ``value`` as JSON on standard output, for programs; ``model.formats`` has its form."""
+    """Print a document, or a list of them, as JSON on standard output, for programs."""
     import json  # most commands print none
 
-    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+    from dispatcher.model.frozen import plain
+
+    sys.stdout.write(json.dumps(plain(value), indent=indent) + "\n")
 
 
 def dsx() -> None:

@@ -1,9 +1,9 @@
-"""Every format that dispatch writes for programs: each file, and each ``--json``.
+"""Formats that dispatch writes for programs and that no ``frozen.Document`` has.
 
 docs/reference/formats.md says what may change, and how. ``scripts/schemas.py`` makes the schemas
-of docs/reference/schemas/ of these classes, of the events and of ``Report``; docstrings say what
-each field means. Only type checkers and tests import this file. It has no code, only one class for
-each format, so it is longer than other modules.
+of docs/reference/schemas/ of these classes, of documents, of the events and of ``Report``;
+docstrings say what each field means. Only type checkers and tests import this file. It has no code,
+only one class for each format, so it is longer than other modules.
 """
 
 from __future__ import annotations
@@ -562,32 +562,3 @@ class Setting(TypedDict):
     option: str
     value: Any
     origin: str
-
-
-class Message(TypedDict):
-    """``dispatch explain --json``: a message, or a list of all.
-
-    what: in a line. why, do: paragraphs. exit_code: dispatch's exit code, as text.
-    """
-
-    schema: Literal["message/1"]
-    code: str
-    exit_code: str
-    what: str
-    why: str
-    do: str
-
-
-class Phase(TypedDict):
-    """An element of ``dispatch report --json``: one kind of span of a run, in seconds.
-
-    count: how many there were. slowest: whose took longest.
-    """
-
-    schema: Literal["phase/1"]
-    name: str
-    count: int
-    shortest: float
-    median: float
-    longest: float
-    slowest: str

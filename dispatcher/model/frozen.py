@@ -81,6 +81,16 @@ class OneOf(Value):
     """Base of values of which a field may hold one of several; written down with their class."""
 
 
+class Document(Value):
+    """Base of what ``--json`` prints: written with its ``schema``, from docs/reference/schemas.
+
+    ``scripts/schemas.py`` makes the schema of the class: its docstring says what each field means.
+    docs/reference/formats.md says what may change.
+    """
+
+    schema: ClassVar[str]
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: type[T]) -> type[T]:
     """``cls``, a subclass of ``Value``, that takes its annotated fields when it is called."""
@@ -99,10 +109,11 @@ def value(cls: type[T]) -> type[T]:
 
 def fields_of(value: Value) -> dict[str, Any]:
     """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
-    return {name: _plain(value.__dict__[name]) for name in value._defaults}
+    return {name: plain(value.__dict__[name]) for name in value._defaults}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return ``value`` as values that JSON has."""
     if value is None or isinstance(value, (str, int)):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, float):
@@ -110,15 +121,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return _text(value)
     if isinstance(value, Value):
-        kind = {"kind": type(value).__name__} if isinstance(value, OneOf) else {}
-        return kind | fields_of(value)
+        fields = fields_of(value)
+        if isinstance(value, OneOf):
+            return {"kind": type(value).__name__, **fields}
+        return {"schema": value.schema, **fields} if isinstance(value, Document) else fields
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value))
+        return sorted(map(plain, value))
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    raise TypeError(f"{type(value).__name__}: no event may hold such a thing")
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__}: JSON has no such thing")
 
 
 def _text(data: bytes) -> str | dict[str, str]:

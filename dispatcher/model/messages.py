@@ -8,15 +8,17 @@ site load these texts.
 
 from __future__ import annotations
 
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Document, value
 
 
 @value
-class Message(Value):
-    """One message. what: in a line. why, do: paragraphs; indented lines of ``do`` can be pasted.
+class Message(Document):
+    """``dispatch explain --json``: a message, or a list of all.
 
-    exit_code: dispatch's exit code, or a text if it depends.
+    what: in a line. why, do: paragraphs. exit_code: dispatch's exit code, as text.
     """
+
+    schema = "message/1"
 
     code: str
     exit_code: str

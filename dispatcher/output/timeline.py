@@ -18,6 +18,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RunBegan, RunClosed
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import NodeFailed
+from dispatcher.model.frozen import Document, value
 from dispatcher.output.monitor.outliers import Outlier, outliers
 from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.verdict_text import headline
@@ -39,9 +40,14 @@ class Span:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Phase:
-    """One kind of span: their number and seconds. slowest: the owner of the longest one."""
+@value
+class Phase(Document):
+    """An element of ``dispatch report --json``: one kind of span of a run, in seconds.
+
+    count: how many there were. slowest: whose took longest.
+    """
+
+    schema = "phase/1"
 
     name: str
     count: int
@@ -356,9 +362,9 @@ class History(Sink):
                 "GPU memory": gpu.used / GIB if gpu and gpu.used is not None else None,
                 "silence": rank.silent,
             }
-            for figure, value in figures.items():
-                if value is not None and math.isfinite(value):
-                    self.heats[figure].add(rank.rank, since, now, value)
+            for figure, amount in figures.items():
+                if amount is not None and math.isfinite(amount):
+                    self.heats[figure].add(rank.rank, since, now, amount)
 
     def apart(self) -> list[tuple[str, Outlier]]:
         """(figure, rank with its mean and the median of all), for ranks unlike the others.

@@ -40,7 +40,7 @@ def explain(options: ExplainOptions) -> int:
     """Print the explanation; the exit code. Raises: UnknownCode."""
     if not options.words:
         if options.as_json:
-            tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
+            tell(list(MESSAGES.values()))
             return 0
         print_lines(columns([(one.code, one.what) for one in MESSAGES.values()]))
         return 0
@@ -53,7 +53,7 @@ def explain(options: ExplainOptions) -> int:
         hint = f"dispatch explain {near}{MEANT}" if near else "dispatch explain  # lists all"
         raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
     if options.as_json:
-        tell({"schema": "message/1", **vars(found)})
+        tell(found)
     else:
         click.echo("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
     return 0

@@ -30,7 +30,6 @@ from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_word
 
 if TYPE_CHECKING:
     from dispatcher.core.events.verdicts import Cause
-    from dispatcher.model import formats
 
 #: bytes of a plan; of the end of a rank's file, and its lines
 MOST_PLAN, MOST_TAIL, MOST_LINES = 1 << 26, 16 << 10, 40
@@ -74,11 +73,7 @@ def report(options: ReportOptions) -> int:
     paths, state = _run_of(options.job)
     history, page = _drawn(paths, state)
     if options.as_json:
-        listed: list[formats.Phase] = [
-            {"schema": "phase/1", **vars(one)}  # type: ignore[typeddict-item]
-            for one in phases(history.spans(), history.hosts)
-        ]
-        tell(listed)
+        tell(phases(history.spans(), history.hosts))
         if options.output is None:
             return 0
     if options.output == "-":
