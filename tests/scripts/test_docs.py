@@ -69,7 +69,7 @@ def test_pictures_are_whole_and_a_command_makes_each() -> None:
 
 
 def test_code_in_tables_has_no_backslash(site: Path) -> None:
-    text = (site / "guides" / "exec.html").read_text()
+    text = (site / "guides" / "exec-peers.html").read_text()
     assert "| dshbak -c</code>" in text
     assert r"\|" not in text
 

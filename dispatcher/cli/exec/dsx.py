@@ -1,7 +1,7 @@
 """``dsx``: commands on many hosts with the options of pdsh and clush, as a short command.
 
 It is ``dispatch exec``, ``put`` with ``--copy``, ``get`` with ``--rcopy``, and ``shell`` without a
-command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; docs/guides/exec.md lists
+command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; docs/guides/dsx.md lists
 the differences. As with them and with ssh, the hosts' shell reads the words of a command.
 """
 

@@ -27,7 +27,7 @@ from dispatcher.output.exec.host_blocks import (
 )
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "exec.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "exec-output.md"
 
 
 def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) -> HostOutput:

@@ -1,4 +1,4 @@
-"""Each row of the table of docs/guides/exec.md for those who know pdsh, pssh or clush, tried."""
+"""Each row of the table of docs/guides/exec-peers.md for those who know pdsh, pssh or clush, tried."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-DOC = Path(__file__).parents[3] / "docs" / "guides" / "exec.md"
+DOC = Path(__file__).parents[3] / "docs" / "guides" / "exec-peers.md"
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 
 #: what a row is about -> (words, standard output); {} is a folder of the test's own
@@ -21,17 +21,17 @@ ROWS: dict[str, tuple[list[str], str]] = {
         "localhost: x\n",
     ),
     "shell text": (["exec", "-w", "localhost", "echo a b | wc -w"], "localhost: 2\n"),
-    "a script of yours": (
+    "your own script": (
         ["exec", "--script", "{}/s.sh", "-w", "localhost", "x"],
         "localhost: x\n",
     ),
-    "at once": (
+    "hosts at once": (
         ["exec", "-f", "8", "--serial", "2", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
     ),
-    "time to connect": (["exec", "-t", "60", "-w", "localhost", "echo", "x"], "localhost: x\n"),
-    "time of the command": (["exec", "-u", "20", "-w", "localhost", "echo", "x"], "localhost: x\n"),
-    "no labels": (["exec", "-N", "-w", "localhost", "echo", "x"], "x\n"),
+    "limit to connect": (["exec", "-t", "60", "-w", "localhost", "echo", "x"], "localhost: x\n"),
+    "limit for the command": (["exec", "-u", "20", "-w", "localhost", "echo", "x"], "localhost: x\n"),
+    "no names": (["exec", "-N", "-w", "localhost", "echo", "x"], "x\n"),
     "equal output once": (["exec", "-b", "-N", "-w", "localhost,127.0.0.1", "echo", "x"], "x\n"),
     "sorted by hosts, a name in every line": (
         ["exec", "-bL", "-w", "localhost,127.0.0.1", "echo", "x"],
@@ -41,7 +41,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
         ["exec", "-P", "-w", "localhost", "echo", "%h %n"],
         "localhost: localhost 0\n",
     ),
-    "what differs": (["exec", "--diff", "-w", "localhost,127.0.0.1", "echo", "x"], ""),
+    "differences only": (["exec", "--diff", "-w", "localhost,127.0.0.1", "echo", "x"], ""),
     "a file a host": (
         ["exec", "-N", "-o", "{}/o", "-e", "{}/e", "-w", "localhost", "echo", "x"],
         "x\n",
@@ -53,16 +53,16 @@ ROWS: dict[str, tuple[list[str], str]] = {
     "largest exit code": (["exec", "-S", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "standard input": (["exec", "-I", "-w", "localhost", "wc", "-c"], "localhost: 5\n"),
     "on a terminal": (["exec", "--pty", "-w", "localhost", "echo", "x"], "localhost: x\n"),
-    "a host that fell silent": (
+    "a host that stops responding": (
         ["exec", "--server-alive-interval", "5", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
     ),
-    "try the failed again": (
+    "retry failed hosts": (
         ["exec", "--failed-to", "{}/failed", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
     ),
-    "copy there": (["put", "-w", "localhost", "{}/hosts", "{}/copy"], ""),
-    "copy back": (["get", "-w", "localhost", "{}/hosts", "{}/back"], ""),
+    "copy to hosts": (["put", "-w", "localhost", "{}/hosts", "{}/copy"], ""),
+    "copy from hosts": (["get", "-w", "localhost", "{}/hosts", "{}/back"], ""),
     "host lists": (["hosts", "-c", "n[1-16]"], "16\n"),
 }
 
@@ -74,11 +74,11 @@ def test_every_row_of_the_table_is_here() -> None:
     elsewhere = {
         "a group",
         "login name",
-        "by sudo",
+        "as root",
         "a prompt",
-        "connections that stay",
-        "hosts where you name none",
-        "how far it is",
+        "connections for later commands",
+        "hosts if you name none",
+        "progress",
     }
     assert set(rows[1:]) == {*ROWS, *elsewhere}
 
