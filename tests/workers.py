@@ -30,7 +30,7 @@ LONG = (
     "tests/test_assertions.py", "tests/plan/test_hostile_inputs.py",
 )  # fmt: skip
 #: files whose tests read all of the product, which is parsed once for one worker
-RULES = ("tests/test_layers.py", "tests/test_docstrings.py", "tests/test_imports.py")
+RULES = tuple(f"tests/test_{name}.py" for name in ("layers", "docstrings", "imports", "references"))
 #: files with tests that wait for a clock: at the end nobody would compute beside them
 WAITING = ("tests/runner",)
 #: what a worker's Python is started by: its shell is the namespace's process 1, which reaps

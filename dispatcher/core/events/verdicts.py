@@ -100,7 +100,7 @@ def _asks_for_none(how: str, code: int) -> str | None:
 class RankFailed(_Cause):
     """A rank ended with a status other than 0 (exit code, or -n for signal n).
 
-    error, hint: see ``events.RankExited``.
+    error, hint: see ``run_events.RankExited``.
     """
 
     node: int
@@ -118,7 +118,7 @@ class RankFailed(_Cause):
 
 @value
 class MpiAborted(_Cause):
-    """A rank called MPI_Abort with ``code``; error: see ``events.RankExited``."""
+    """A rank called MPI_Abort with ``code``; error: see ``run_events.RankExited``."""
 
     node: int
     rank: int
@@ -182,7 +182,7 @@ class NodeFailed(_Cause):
 class Rejected(_Cause):
     """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
 
-    problems: node -> its agent's findings, as ``remote.host.host_facts.look`` names them.
+    problems: node -> its agent's findings, as ``remote.host.host_facts.find_problems`` names them.
     """
 
     failures: Mapping[int, Failure]

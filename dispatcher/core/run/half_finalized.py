@@ -38,7 +38,7 @@ class HalfFinalized:
         self._answers: list[MpiInside] = []
 
     def exited(self, rank: int, mpi: str, now: float) -> None:
-        """Note that ``rank`` exited with 0; mpi: see ``events.RankExited``."""
+        """Note that ``rank`` exited with 0; mpi: see ``run_events.RankExited``."""
         gone = {"never": self._never, "inside": self._unfinished, "open": self._open}.get(mpi)
         if gone is not None and len(self._ranks.nodes) > 1:  # no rank waits for the only one
             gone.append(rank)
@@ -72,7 +72,7 @@ class HalfFinalized:
     def instead(self, cause: verdicts.Cause, mpi: str) -> verdicts.Cause:
         """Return the cause to name for ``cause``: a rank that left MPI makes its partners fail.
 
-        mpi: the state of the failed rank, see ``events.RankExited``. If it was through with MPI, it
+        mpi: the state of the failed rank, see ``RankExited``. If it was through with MPI, it
         cannot have lost a partner, so ranks that may have finalized are not blamed.
         """
         came = isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted))

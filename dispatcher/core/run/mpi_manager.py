@@ -1,6 +1,6 @@
 """The launcher's part of process management: fences across nodes, names, spawns. Pure.
 
-``AttemptMachine`` gives it the events whose names begin with ``Pmi``, and starts and exits of
+``AttemptMachine`` gives it the events whose names begin with "Pmi", and starts and exits of
 ranks. Each world has its ``fences``; those of ranks of several worlds are among world 0's. A group
 that is made by a fence gets a number, unique in the job: MPI's context id. A spawn goes so::
 

@@ -1,7 +1,7 @@
 """A plan whose hosts have changed: another host for a node, or fewer nodes. Pure.
 
 A host that takes the place of another takes its number and its ranks. Where none can, the node
-drops out and the others close up: new ranks, a new world size. ``core.run.assignment`` decides
+drops out and the others close up: new ranks, a new world size. ``core.run.restart`` decides
 between two attempts; ``without`` and its like before the start, for hosts that are not fit.
 """
 

@@ -110,7 +110,7 @@ _BRANCH_SHARE, _HOST_SHARE = 0.5, 0.75
 class TreeTransport(Transport):
     """Reaches ``targets`` by the tree ``topology`` of their indexes, others by ``direct``.
 
-    direct: the caller's, who closes it. command: starts a Python on a host (``bootstrap.command``).
+    direct: the caller's, who closes it. command: starts a Python on a host (``payload.command``).
     config: as ``ssh -F`` here. say: shows a line to the user. program: the ssh of the hosts.
     """
 
