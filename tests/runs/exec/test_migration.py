@@ -1,4 +1,4 @@
-"""Each row of the table of docs/guides/exec-peers.md for those who know pdsh, pssh or clush, tried."""
+"""Each row of the table of docs/guides/exec-peers.md, tried."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ROWS: dict[str, tuple[list[str], str]] = {
         "localhost: x\n",
     ),
     "limit to connect": (["exec", "-t", "60", "-w", "localhost", "echo", "x"], "localhost: x\n"),
-    "limit for the command": (["exec", "-u", "20", "-w", "localhost", "echo", "x"], "localhost: x\n"),
+    "limit for the command": (
+        ["exec", "-u", "20", "-w", "localhost", "echo", "x"],
+        "localhost: x\n",
+    ),
     "no names": (["exec", "-N", "-w", "localhost", "echo", "x"], "x\n"),
     "equal output once": (["exec", "-b", "-N", "-w", "localhost,127.0.0.1", "echo", "x"], "x\n"),
     "sorted by hosts, a name in every line": (
