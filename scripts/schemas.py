@@ -149,6 +149,8 @@ class _Parts:
             return self._mapping(*arguments)
         if wanted in self._plain:
             return self._plain[wanted]
+        if issubclass(wanted, enum.IntEnum):
+            return self._plain[str]
         if issubclass(wanted, enum.Enum):
             return {"enum": [one.value for one in wanted]}
         if wanted not in self._named:
@@ -171,7 +173,7 @@ class _Parts:
             for one in dataclasses.fields(cls)
             if one.default is nothing and one.default_factory is nothing
         }
-        hints = codec.types_of(cls)
+        hints = {name: kind for name, kind in codec.types_of(cls).items() if name in cls._written}
         found = self.fields(cls, hints, needed=needed if self._encoded else None)
         if issubclass(cls, OneOf) and self._encoded:
             found["properties"] = {"kind": {"const": cls.__name__}, **found["properties"]}
@@ -185,7 +187,7 @@ class _Parts:
         """An object with these fields. needed: those that are always there, None for all."""
         summary, texts = described(cls, hints)
         for form in vars(formats).values():  # what a class has of another, that one explains
-            if typing.is_typeddict(form) and form.__annotations__.keys() < hints.keys():
+            if typing.is_typeddict(form) and form.__annotations__.keys() <= hints.keys():
                 texts = {**described(form, form.__annotations__)[1], **texts}
         about = {name: {"description": text} for name, text in texts.items()}
         hints = {name: kind for name, kind in sorted(hints.items(), key=_order) if _written(kind)}

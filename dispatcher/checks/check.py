@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.model.frozen import Value, value
 from dispatcher.remote.protocol.packing import PackError, unpack
 
 
@@ -33,18 +34,17 @@ class Level(enum.IntEnum):
         return self <= Level.WARN
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check of one host. text: the fault; remedy: what fixes it.
+@value
+class Finding(Value):
+    """A check's result for a host.
 
-    value: the measurement in a word or two, the same for equal hosts ("570.86", "8");
-    for finding the outlier.
+    level: OK, WARN, INCOMPLETE or CRITICAL. value: the measured value. remedy: a remedy for it.
     """
 
     level: Level
     text: str = ""
+    value: str = ""  # the same for equal hosts ("570.86", "8"), to find the outlier
     remedy: str | None = None
-    value: str = ""
 
 
 #: statuses of ``remote.probe.survey``
@@ -190,17 +190,17 @@ class Check:
 
 def ok(value: str = "", text: str = "") -> Finding:
     """A good result. value: the measurement, for finding the outlier."""
-    return Finding(Level.OK, text, value=value)
+    return Finding(Level.OK, text, value)
 
 
 def warn(text: str, remedy: str | None = None, value: str = "") -> Finding:
     """A finding with which the host can be used. remedy: None if not known."""
-    return Finding(Level.WARN, text, remedy, value)
+    return Finding(Level.WARN, text, value, remedy)
 
 
 def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
     """A finding with which the host cannot be used. remedy: None if not known."""
-    return Finding(Level.CRITICAL, text, remedy, value)
+    return Finding(Level.CRITICAL, text, value, remedy)
 
 
 def a_few(texts: Sequence[str], most: int = 3, between: str = ", ") -> str:
@@ -238,7 +238,7 @@ def equal(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHos
         for name, one in found.items():
             if one.level == Level.OK and one.value != common:
                 text = f"{one.value or 'none'} here, {common or 'none'} elsewhere"
-                found[name] = Finding(level, text, remedy, one.value)
+                found[name] = Finding(level, text, one.value, remedy)
         return found
 
     return compare

@@ -196,7 +196,7 @@ def ports(seen: Seen) -> Finding:
         return critical(text, "InfiniBand: is there a subnet manager? sminfo", value)
     layers = {port.layer for port in there if port.active}
     if len(layers) > 1:
-        return Finding(ok().level, "InfiniBand and RoCE: see dispatch check --nccl", None, value)
+        return Finding(ok().level, "InfiniBand and RoCE: see dispatch check --nccl", value)
     return ok(value)
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
 from dispatcher.checks.hardware import dcgm, nvlink, speed, topology
+from dispatcher.model.frozen import Document, Value, value
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -36,7 +37,7 @@ def site(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
             one = checked(lambda host, check=check: _one(host, check), seen)  # type: ignore[misc]
             if one.level > worst.level:
                 text = f"{check.removeprefix(PREFIX)}: {one.text}"
-                worst = Finding(one.level, text, one.remedy, worst.value)
+                worst = replace(one, text=text, value=worst.value)
         if not everywhere:
             worst = Finding(Level.INCOMPLETE, "no executable in the folder of site checks")
         found[name] = worst
@@ -57,7 +58,7 @@ def _one(seen: Seen, check: str) -> Finding:
     text, remedy = answer.get("text", ""), answer.get("remedy")
     if not isinstance(text, str) or not isinstance(remedy, str | None):
         raise Unread("text or remedy is not a string")
-    return Finding(Level[level], text[:MOST], remedy[:MOST] if remedy else None)
+    return Finding(Level[level], text[:MOST], remedy=remedy[:MOST] if remedy else None)
 
 
 QUICK = (
@@ -245,41 +246,40 @@ def _smi(*words: str) -> list[bytes]:
     return [b"nvidia-smi", *(word.encode() for word in words)]
 
 
-@dataclass(frozen=True)
-class CheckReport:
-    """findings: host -> check -> finding, both in their order. lost: host -> why not reached.
+@value
+class CheckedHost(Value):
+    """One host.
 
-    unread: host -> why its readings failed. remedies: lost host -> a remedy.
+    level: the most severe of its findings. problem: why it could not be read. lost: whether it was
+    not reached.
     """
 
-    checks: tuple[str, ...]
-    findings: Mapping[str, Mapping[str, Finding]]
-    lost: Mapping[str, str]
-    unread: Mapping[str, str]
-    remedies: Mapping[str, str | None] = field(default_factory=dict)
+    unwritten = ("remedy",)
+    level: Level
+    problem: str | None
+    lost: bool
+    checks: Mapping[str, Finding]
+    remedy: str | None = None  # for its problem
 
     @property
-    def hosts(self) -> list[str]:
-        return list(self.findings)
-
-    def level(self, host: str) -> Level:
-        """The most severe level of a host's findings."""
-        if host in self.lost:
-            return Level.CRITICAL
-        if host in self.unread:
-            return Level.INCOMPLETE
-        return max((one.level for one in self.findings[host].values()), default=Level.OK)
-
-    def fit(self, host: str) -> bool:
-        """Whether the host can be used."""
-        return self.level(host).fit
-
-    def why(self, host: str) -> str:
-        """The most severe finding of a host, in one line; "" if there is none."""
-        if host in self.lost or host in self.unread:
-            return self.lost.get(host) or self.unread[host]
-        name, worst = max(self.findings[host].items(), key=lambda item: item[1].level)
+    def why(self) -> str:
+        """Its problem, or its most severe finding, in one line; "" if there is none."""
+        if self.problem:
+            return self.problem
+        name, worst = max(self.checks.items(), key=lambda item: item[1].level)
         return f"{name}: {worst.text}" if worst.level > Level.OK else ""
+
+
+@value
+class CheckReport(Document):
+    """``dispatch check --json``. fit: whether all hosts are. format: the version, as in schema."""
+
+    schema = "check/1"
+    format: Literal[1]
+    fit: bool
+    seconds: float
+    checks: tuple[str, ...]
+    hosts: Mapping[str, CheckedHost]
 
     @property
     def sections(self) -> list[tuple[Level, str, Finding, list[str]]]:
@@ -289,8 +289,8 @@ class CheckReport:
         hosts (``ecc, rows``); rare findings before common ones.
         """
         groups: dict[tuple[str, Finding], list[str]] = {}
-        for host, found in self.findings.items():
-            for check, one in found.items():
+        for host, found in self.hosts.items():
+            for check, one in found.checks.items():
                 if one.level > Level.OK:
                     groups.setdefault((check, one), []).append(host)
         order = {check: at for at, check in enumerate(self.checks)}
@@ -314,8 +314,13 @@ def make_report(
 ) -> CheckReport:
     """The report on ``hosts``, of which ``seen`` could be looked at."""
     columns = {check.name: check.find(seen) for check in checks}
-    findings = {
-        host: {name: column[host] for name, column in columns.items()} if host in seen else {}
-        for host in hosts
-    }
-    return CheckReport(tuple(columns), findings, dict(lost), dict(unread), dict(remedies))
+    found = {}
+    for host in hosts:
+        own = {name: column[host] for name, column in columns.items()} if host in seen else {}
+        level = max((one.level for one in own.values()), default=Level.OK)
+        if host in lost or host in unread:
+            level = Level.CRITICAL if host in lost else Level.INCOMPLETE
+        problem = lost.get(host) or unread.get(host)
+        found[host] = CheckedHost(level, problem, host in lost, own, remedies.get(host))
+    fit = all(one.level.fit for one in found.values())
+    return CheckReport(format=1, fit=fit, seconds=0.0, checks=tuple(columns), hosts=found)

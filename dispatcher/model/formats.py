@@ -312,42 +312,6 @@ class Connections(TypedDict):
 # -- checks -----------------------------------------------------------------------------
 
 
-class Finding(TypedDict):
-    """A check's result for a host.
-
-    level: OK, WARN, INCOMPLETE or CRITICAL. value: the measured value. remedy: a remedy for it.
-    """
-
-    level: str
-    text: str
-    value: str
-    remedy: str | None
-
-
-class CheckedHost(TypedDict):
-    """One host.
-
-    level: the most severe of its findings. problem: why it could not be read. lost: whether it was
-    not reached.
-    """
-
-    level: str
-    problem: str | None
-    lost: bool
-    checks: dict[str, Finding]
-
-
-class Check(TypedDict):
-    """``dispatch check --json``. fit: whether all hosts are. format: the version, as in schema."""
-
-    schema: Literal["check/1"]
-    format: Literal[1]
-    fit: bool
-    seconds: float
-    checks: list[str]
-    hosts: dict[str, CheckedHost]
-
-
 class MeasuredPair(TypedDict):
     """Two hosts. latency: seconds there and back. there, back: bytes per second, null if it failed.
 

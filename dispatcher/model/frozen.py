@@ -32,7 +32,9 @@ class Value:
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
     __match_args__: ClassVar[tuple[str, ...]] = ()  # the fields that may be given by position
     _defaults: ClassVar[dict[str, Any]] = {}  # of every field, in their order; MISSING: none
+    unwritten: ClassVar[tuple[str, ...]] = ()  # fields that JSON leaves out
     _factories: ClassVar[dict[str, Callable[[], Any]]] = {}
+    _written: ClassVar[tuple[str, ...]] = ()
     _required: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -99,6 +101,7 @@ def value(cls: type[T]) -> type[T]:
     dataclasses.dataclass(init=False, eq=False, repr=False)(cls)
     fields = dataclasses.fields(cls)
     cls._defaults = {field.name: field.default for field in fields}
+    cls._written = tuple(name for name in cls._defaults if name not in cls.unwritten)
     made = {field.name: field.default_factory for field in fields}
     cls._factories = {name: make for name, make in made.items() if make is not dataclasses.MISSING}
     cls._required = tuple(
@@ -109,11 +112,13 @@ def value(cls: type[T]) -> type[T]:
 
 def fields_of(value: Value) -> dict[str, Any]:
     """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
-    return {name: plain(value.__dict__[name]) for name in value._defaults}
+    return {name: plain(value.__dict__[name]) for name in value._written}
 
 
 def plain(value: Any) -> Any:
     """Return ``value`` as values that JSON has."""
+    if isinstance(value, enum.IntEnum):
+        return value.name
     if value is None or isinstance(value, (str, int)):
         return value.value if isinstance(value, enum.Enum) else value
     if isinstance(value, float):

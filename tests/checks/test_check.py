@@ -135,13 +135,13 @@ def test_hosts_are_held_against_what_most_of_them_have() -> None:
     assert each(lambda one: found[one.name])(hosts) == found
     assert equal(lambda one: found[one.name], CRITICAL, "mend it")(hosts) == {
         **found,
-        "a": Finding(CRITICAL, "1 here, 2 elsewhere", "mend it", "1"),
-        "d": Finding(CRITICAL, "none here, 2 elsewhere", "mend it", ""),
+        "a": Finding(CRITICAL, "1 here, 2 elsewhere", "1", "mend it"),
+        "d": Finding(CRITICAL, "none here, 2 elsewhere", "", "mend it"),
     }
 
 
 def test_most_may_have_none() -> None:
     found = {"a": ok("1"), "b": ok(""), "c": ok("")}
     compared = equal(lambda one: found[one.name], WARN)({name: Seen(name) for name in found})
-    assert compared["a"] == Finding(WARN, "1 here, none elsewhere", None, "1")
+    assert compared["a"] == Finding(WARN, "1 here, none elsewhere", "1")
     assert compared["b"] == ok("")

@@ -130,9 +130,9 @@ def test_the_worst_that_a_site_s_checks_say_is_told_with_its_name() -> None:
         "site/d": answer(level="OK", text="fine"), "other": said(b"no"),
     })  # fmt: skip
     found = site({"n1": seen})["n1"]
-    assert found == Finding(CRITICAL, "b: " + "x" * report.MOST, "y" * report.MOST, "4")
+    assert found == Finding(CRITICAL, "b: " + "x" * report.MOST, "4", "y" * report.MOST)
     one = site({"n1": Seen("n1", {"site/a": answer(level="WARN", text="w", remedy="")})})["n1"]
-    assert one == Finding(WARN, "a: w", None, "1")
+    assert one == Finding(WARN, "a: w", "1")
     well = site({"n1": Seen("n1", {"site/a": answer(level="OK", text="fine")})})["n1"]
     assert well == Finding(OK, value="1")
 
@@ -173,7 +173,7 @@ def test_what_one_host_lacks_is_incomplete_there() -> None:
 
 # -- the report -------------------------------------------------------------------------
 
-HOT, COLD = Finding(WARN, "hot", "cool it"), Finding(CRITICAL, "cold")
+HOT, COLD = Finding(WARN, "hot", remedy="cool it"), Finding(CRITICAL, "cold")
 
 
 def reported() -> CheckReport:
@@ -192,23 +192,26 @@ def reported() -> CheckReport:
 def test_who_is_fit_and_what_is_gravest() -> None:
     told = reported()
     assert told.checks == ("one", "two")
-    assert told.hosts == ["e", "a", "b", "c", "d", "f"]
-    assert {name: told.level(name) for name in told.hosts} == {
+    assert [*told.hosts] == ["e", "a", "b", "c", "d", "f"]
+    assert not told.fit
+    assert {name: host.level for name, host in told.hosts.items()} == {
         "a": WARN, "b": CRITICAL, "c": WARN, "d": CRITICAL, "e": CRITICAL, "f": INCOMPLETE,
     }  # fmt: skip
-    assert [name for name in told.hosts if told.fit(name)] == ["a", "c"]
-    assert {name: told.why(name) for name in told.hosts} == {
+    assert [name for name, host in told.hosts.items() if host.level.fit] == ["a", "c"]
+    assert {name: host.why for name, host in told.hosts.items()} == {
         "a": "two: hot", "b": "two: cold", "c": "one: hot", "d": "one: cold",
         "e": "unreachable: no route", "f": "no python",
     }  # fmt: skip
-    assert (told.findings["e"], told.remedies) == ({}, {"e": "route it"})
+    assert (told.hosts["e"].checks, told.hosts["e"].remedy) == ({}, "route it")
+    assert [name for name, host in told.hosts.items() if host.lost] == ["e"]
     healthy = make_report(
         [Check("x", "", lambda seen: {"a": ok()})], {"a": Seen("a")}, ["a"], {}, {}
     )
-    assert (healthy.level("a"), healthy.why("a"), healthy.sections) == (OK, "", [])
-    assert (healthy.remedies, healthy.unread) == ({}, {})
+    assert (healthy.hosts["a"].level, healthy.hosts["a"].why, healthy.sections) == (OK, "", [])
+    assert (healthy.hosts["a"].remedy, healthy.hosts["a"].problem) == (None, None)
+    assert healthy.fit
     nothing = make_report([], {"a": Seen("a")}, ["a"], {}, {})
-    assert nothing.level("a") == OK
+    assert nothing.hosts["a"].level == OK
 
 
 def test_the_gravest_and_the_rarest_come_first() -> None:

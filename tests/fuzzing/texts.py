@@ -297,7 +297,7 @@ def judged(name: str, data: bytes, *, packed: bool) -> None:
                 (-0.01, 0.02), base.asked)  # fmt: skip
     seen = {"n1": samples.host("n1"), "n2": sick}
     report = make_report(checks_of(name), seen, ["n1", "n2"], {}, {})
-    shown(check_table.lines(report, 1.0, colour=False, every=True))
+    shown(check_table.lines(report, colour=False, every=True))
 
 
 def every_reading() -> Iterator[bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.model.frozen import OneOf, Value, fields_of, value
+from dispatcher.model.frozen import Document, OneOf, Value, fields_of, plain, value
 
 
 @value
@@ -140,6 +140,10 @@ class Word(str, enum.Enum):
     YES = "yes"
 
 
+class Level(enum.IntEnum):
+    HIGH = 1
+
+
 @value
 class Shape(OneOf):
     side: int
@@ -164,6 +168,17 @@ def test_fields_as_plain_values(given: Any, plain: object) -> None:
         one: Any
 
     assert fields_of(Holder(given)) == {"one": plain}
+
+
+def test_a_document_is_written_with_its_schema_and_less_what_is_not_for_it() -> None:
+    @value
+    class Page(Document):
+        schema = "page/1"
+        unwritten = ("draft",)
+        level: Level
+        draft: object = None
+
+    assert plain([Page(Level.HIGH, object())]) == [{"schema": "page/1", "level": "HIGH"}]
 
 
 @cases("given", [object(), Colour.RED, 1j, iter(())])

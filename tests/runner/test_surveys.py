@@ -214,7 +214,7 @@ class Cluster:
 def test_all_hosts_are_visited_twice() -> None:
     cluster = Cluster()
     report = cluster.examine(2, clock=lambda: 999.0)
-    assert (report.lost, report.unread, report.hosts) == ({}, {}, ["n0", "n1"])
+    assert {name: host.problem for name, host in report.hosts.items()} == {"n0": None, "n1": None}
     first, second = (cluster.seen[name] for name in ("n0", "n1"))
     assert (first.slots, second.slots, second.head, second.name) == (1, 2, "n0", "n1")
     assert (second.ahead, second.asked.cwd) == ((1.0, 1.0), "/w")
@@ -252,9 +252,10 @@ def test_who_is_lost_or_unread_is_told_with_what_helps() -> None:
     refused = Failure(Kind.REFUSED, "no", "is it up?")
     cluster = Cluster(n1=refused, n2=(b"", b"oops", 1))
     report = cluster.examine(4)
-    assert report.lost == {"n1": "connection refused: no"}
-    assert report.remedies == {"n1": "is it up?"}
-    assert report.unread == {"n2": "the survey failed; it said: oops"}
+    assert {n: (h.problem, h.lost, h.remedy) for n, h in report.hosts.items() if h.problem} == {
+        "n1": ("connection refused: no", True, "is it up?"),
+        "n2": ("the survey failed; it said: oops", False, None),
+    }
     assert list(cluster.seen) == ["n0", "n3"]
     assert cluster.seen["n3"].later.keys() == {"meet"}
     assert len(cluster.played.asked["n3"]) == 2
@@ -282,7 +283,7 @@ def test_one_host_that_is_left_meets_nobody() -> None:
     cluster = Cluster(n0=Failure(Kind.REFUSED, "no"))
     assert cluster.examine(2, "any", "reach").checks == ("any",)
     assert len(cluster.played.asked["n1"]) == 1
-    assert Cluster(n0=Failure(Kind.REFUSED, "no")).examine(1).lost.keys() == {"n0"}
+    assert Cluster(n0=Failure(Kind.REFUSED, "no")).examine(1).hosts["n0"].lost
 
 
 NETDEVS = """\

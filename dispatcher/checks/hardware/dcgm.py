@@ -38,7 +38,7 @@ def dcgm(seen: Seen) -> Finding:
     texts = list(dict.fromkeys(text for level, text in tests if level == worst))
     remedy = "dcgmi diag -r 3 tests more, and takes the GPUs for half an hour"
     if worst == Level.CRITICAL:
-        return Finding(Level.CRITICAL, a_few(texts, between="; "), remedy)
+        return Finding(Level.CRITICAL, a_few(texts, between="; "), remedy=remedy)
     return warn(a_few(texts, between="; "), "dcgmi diag -r 1 -v") if worst else ok(str(len(tests)))
 
 

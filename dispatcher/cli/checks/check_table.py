@@ -16,10 +16,6 @@ from dispatcher.model.names import plural
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.model import formats
-
 #: the text of a level in the matrix, and its colour
 CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
 COLOURS = {Level.OK: "", Level.WARN: "33", Level.INCOMPLETE: "35", Level.CRITICAL: "1;31"}
@@ -49,14 +45,14 @@ def told(
 
 
 def lines(
-    report: CheckReport, seconds: float, *, colour: bool, every: bool, advise: Advise = no_advice
+    report: CheckReport, *, colour: bool, every: bool, advise: Advise = no_advice
 ) -> list[str]:
     """The report in lines. every: also columns in which all is fine, and each host's own text.
 
     advise: this machine's remedy for a kind of failure.
     """
     return [
-        _headline(report, seconds),
+        _headline(report),
         *_matrix(report, colour=colour, every=every),
         *_unseen(report, advise, colour=colour, every=every),
         *(
@@ -68,16 +64,16 @@ def lines(
     ]
 
 
-def _headline(report: CheckReport, seconds: float) -> str:
+def _headline(report: CheckReport) -> str:
     hosts = report.hosts
-    unfit = [host for host in hosts if not report.fit(host)]
+    unfit = [name for name, host in hosts.items() if not host.level.fit]
     fit = "host fits" if len(hosts) == 1 else "hosts fit"
     what = f"{len(hosts) - len(unfit)} of {len(hosts)} {fit}, {plural(len(report.checks), 'check')}"
-    return f"{what}, {seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
+    return f"{what}, {report.seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
 
 
 def _matrix(report: CheckReport, *, colour: bool, every: bool) -> list[str]:
-    looked_at = {host: found for host, found in report.findings.items() if found}
+    looked_at = {name: host.checks for name, host in report.hosts.items() if host.checks}
     columns = [
         check
         for check in report.checks
@@ -112,11 +108,11 @@ def _matrix(report: CheckReport, *, colour: bool, every: bool) -> list[str]:
 
 def _unseen(report: CheckReport, advise: Advise, *, colour: bool, every: bool) -> list[str]:
     out = []
-    for level, about in ((Level.CRITICAL, report.lost), (Level.INCOMPLETE, report.unread)):
-        what = "not reached" if level == Level.CRITICAL else "not read"
+    for level, what in ((Level.CRITICAL, "not reached"), (Level.INCOMPLETE, "not read")):
         found = [
-            Trouble(host, why.partition(": ")[0], why, report.remedies.get(host))
-            for host, why in about.items()
+            Trouble(name, host.problem.partition(": ")[0], host.problem, host.remedy)
+            for name, host in report.hosts.items()
+            if host.problem and host.level == level
         ]
         groups = [group for one in found for group in grouped([one])] if every else grouped(found)
         word = painted(level.name.lower(), level, colour=colour)
@@ -131,8 +127,8 @@ def _said(report: CheckReport, *, colour: bool) -> list[str]:
     A text that differs on more than a few hosts (free memory) is left to --json.
     """
     groups: dict[tuple[str, str], list[str]] = {}  # check, text -> hosts
-    for host, found in report.findings.items():
-        for check, one in found.items():
+    for host, found in report.hosts.items():
+        for check, one in found.checks.items():
             if one.level == Level.OK and one.text:
                 groups.setdefault((check, one.text), []).append(host)
     together: dict[tuple[str, str], list[str]] = {}  # hosts, text -> checks
@@ -146,27 +142,3 @@ def _said(report: CheckReport, *, colour: bool) -> list[str]:
         f"{word}: {hosts}: {' '.join(checks)}: {sanitize_text(text)}"
         for (hosts, text), checks in together.items()
     ]
-
-
-def record(report: CheckReport, seconds: float) -> formats.Check:
-    """The report for programs."""
-    return {
-        "schema": "check/1",
-        "format": 1,
-        "fit": all(report.fit(host) for host in report.hosts),
-        "seconds": round(seconds, 3),
-        "checks": list(report.checks),
-        "hosts": {
-            host: {
-                "level": report.level(host).name,
-                "problem": report.lost.get(host) or report.unread.get(host),
-                "lost": host in report.lost,
-                "checks": {
-                    name: {"level": one.level.name, "text": one.text, "value": one.value,
-                           "remedy": one.remedy}
-                    for name, one in found.items()
-                },
-            }
-            for host, found in report.findings.items()
-        },
-    }  # fmt: skip

@@ -93,16 +93,16 @@ def _by_host(options: CheckOptions) -> int:
         return 0
     began = time.monotonic()
     found = examined(targets, want, chosen, options, time_limit, options.master_port)
-    took = time.monotonic() - began
+    found = replace(found, seconds=round(time.monotonic() - began, 3))
     if options.as_json:
-        tell(check_table.record(found, took))
+        tell(found)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         every, advise = options.verbose, Advice(options)
-        print_lines(check_table.lines(found, took, colour=colour, every=every, advise=advise))
-    if found.lost:
+        print_lines(check_table.lines(found, colour=colour, every=every, advise=advise))
+    if any(host.lost for host in found.hosts.values()):
         return errors.CLUSTER
-    return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
+    return 0 if found.fit else UNFIT
 
 
 def limit(seconds: float | None, *, full: bool, speed: bool = False) -> float:

@@ -38,8 +38,10 @@ class Decision(Value):
     @property
     def rdma(self) -> dict[str, str]:
         """Host -> its ACTIVE RDMA ports as text, from a full check."""
-        found = {} if self.report is None else self.report.findings
-        return {host: one["rdma"].value for host, one in found.items() if "rdma" in one}
+        found = {} if self.report is None else self.report.hosts
+        return {
+            name: host.checks["rdma"].value for name, host in found.items() if "rdma" in host.checks
+        }
 
     @property
     def notes(self) -> list[str]:
@@ -84,9 +86,9 @@ def preflight(
     report = _examined(plan, options, ask, passwords)
     places = (*plan.nodes, *plan.spares)
     unfit = {
-        place.index: report.why(name)
-        for place, name in zip(places, report.hosts, strict=True)
-        if not report.fit(name)
+        place.index: host.why
+        for place, host in zip(places, report.hosts.values(), strict=True)
+        if not host.level.fit
     }
     fitness = without(plan, unfit, shrink=bool(options.exclude_unhealthy))
     verdict = _rejected(plan, fitness, report) if fitness.vacant else None
@@ -115,13 +117,12 @@ def _examined(
 
 def _rejected(plan: JobPlan, fitness: Fitness, report: CheckReport) -> verdicts.Verdict:
     """The verdict on a run that cannot be started."""
-    names = report.hosts
+    hosts = list(report.hosts.values())
     failures = {}
     for node in fitness.vacant:
-        found = report.findings[names[node]]
-        worst = max(found.values(), key=lambda one: one.level, default=None)
+        worst = max(hosts[node].checks.values(), key=lambda one: one.level, default=None)
         hint = worst.remedy if worst is not None else None
-        failures[node] = Failure(Kind.CHECK, report.why(names[node]), hint)
+        failures[node] = Failure(Kind.CHECK, hosts[node].why, hint)
     return verdicts.Verdict(
         verdicts.Rejected(failures, errors.CLUSTER), errors.CLUSTER, plan.world_size
     )

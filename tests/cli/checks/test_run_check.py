@@ -9,6 +9,7 @@ from typing import Any
 import promises
 import pytest
 from cases import cases
+from checks.samples import report_of
 
 from dispatcher import cli
 from dispatcher.checks import report
@@ -140,24 +141,24 @@ def test_hosts_are_visited(
     assert more == {"seconds": 20.0, "connect": connect, "port": 29500}
 
 
-def report_of(**levels: Level) -> CheckReport:
+def leveled(**levels: Level) -> CheckReport:
     found = {
-        host: {"memory": Finding(level, "low" if level else "", "add some" if level else None)}
+        host: {"memory": Finding(level, "low" if level else "", "", "add some" if level else None)}
         for host, level in levels.items()
     }
-    return CheckReport(("memory",), found, {}, {})
+    return report_of(("memory",), found)
 
 
-LOST = CheckReport(("memory",), {"n1": {}, "n2": {}}, {"n1": "no route"}, {"n2": "no python"})
+LOST = report_of(("memory",), {"n1": {}, "n2": {}}, {"n1": "no route"}, {"n2": "no python"})
 
 
 @cases(
     ("found", "code"),
     [
-        (report_of(n1=Level.OK, n2=Level.OK), 0),
-        (report_of(n1=Level.OK, n2=Level.WARN), 0),
-        (report_of(n1=Level.OK, n2=Level.CRITICAL), 1),
-        (report_of(n1=Level.OK, n2=Level.INCOMPLETE), 1),
+        (leveled(n1=Level.OK, n2=Level.OK), 0),
+        (leveled(n1=Level.OK, n2=Level.WARN), 0),
+        (leveled(n1=Level.OK, n2=Level.CRITICAL), 1),
+        (leveled(n1=Level.OK, n2=Level.INCOMPLETE), 1),
         (LOST, 125),
     ],
 )
@@ -174,7 +175,7 @@ def test_the_exit_code(
         assert promises.told(out)["fit"] is (code == 0)
         assert out.startswith("{\n  ")
     else:
-        fit = sum(found.fit(host) for host in found.hosts)
+        fit = sum(host.level.fit for host in found.hosts.values())
         assert out.startswith(f"{fit} of 2 hosts fit, 1 check, ")
 
 
@@ -183,7 +184,7 @@ def test_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def examined(*given: Any) -> CheckReport:
         seen.append(given)
-        return report_of(n1=Level.OK)
+        return leveled(n1=Level.OK)
 
     monkeypatch.setattr(run_check, "examined", examined)
     words = ["--full", "--python", "/py", "--chdir", "/w", "--iface", "ib0", "--master-port", "5",
@@ -201,7 +202,7 @@ def test_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_colours_are_for_a_terminal(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, no_color: str, coloured: bool
 ) -> None:
-    monkeypatch.setattr(run_check, "examined", lambda *given: report_of(n1=Level.CRITICAL))
+    monkeypatch.setattr(run_check, "examined", lambda *given: leveled(n1=Level.CRITICAL))
     monkeypatch.setenv("NO_COLOR", no_color)
     terminal.take()
     assert cli.main(["check", *WHERE]) == 1
@@ -212,7 +213,7 @@ def test_each_host_by_v_and_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     why = "name not found: x"
-    found = CheckReport(("memory",), {"n1": {}, "n2": {}}, {"n1": why, "n2": why}, {})
+    found = report_of(("memory",), {"n1": {}, "n2": {}}, {"n1": why, "n2": why})
     monkeypatch.setattr(run_check, "examined", lambda *given: found)
     assert cli.main(["check", "-H", "gpu07"]) == 125
     out = capsys.readouterr().out

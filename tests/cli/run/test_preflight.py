@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from checks.samples import report_of
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
@@ -24,7 +25,7 @@ def plan_of(hosts: str = "n1:2,n2:2", **fields: Any) -> Any:
 
 
 def finding(level: Level, text: str = "", remedy: str | None = None, value: str = "") -> Finding:
-    return Finding(level, text, remedy, value)
+    return Finding(level, text, value, remedy)
 
 
 OK = finding(Level.OK)
@@ -38,7 +39,7 @@ def report(**levels: Level) -> CheckReport:
                "memory": finding(level, words.get(level, ""), "add some" if level else None)}
         for host, level in levels.items()
     }  # fmt: skip
-    return CheckReport(("rdma", "memory"), found, {}, {})
+    return report_of(("rdma", "memory"), found)
 
 
 @cases(
@@ -111,7 +112,7 @@ def test_without_a_spare_nothing_is_started(found: Any) -> None:
 
 
 def test_a_host_that_could_not_be_reached_has_no_remedy(found: Any) -> None:
-    seen = CheckReport(("memory",), {"n1": {"memory": OK}, "n2": {}}, {"n2": "no route"}, {})
+    seen = report_of(("memory",), {"n1": {"memory": OK}, "n2": {}}, {"n2": "no route"})
     found(seen)
     verdict = preflight(plan_of(), RunOptions(check="full")).verdict
     assert verdict is not None

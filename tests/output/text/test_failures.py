@@ -6,8 +6,8 @@ import hashlib
 from base64 import b64encode
 
 import pytest
+from checks.samples import report_of
 
-from dispatcher.checks.report import CheckReport
 from dispatcher.cli.checks import check_table
 from dispatcher.core.events import exec_events, verdicts
 from dispatcher.core.events.monitor_events import placed
@@ -83,10 +83,10 @@ class TestOneRow:
 
     def test_of_a_check(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         lost = {n: f"{fail(n).kind.value}: {fail(n).why}" for n in NAMES}
-        report = CheckReport((), {n: {} for n in NAMES}, lost, {}, {n: fail(n).hint for n in NAMES})
-        short = check_table.lines(report, 1.0, colour=False, every=False)
+        report = report_of((), {n: {} for n in NAMES}, lost, {}, {n: fail(n).hint for n in NAMES})
+        short = check_table.lines(report, colour=False, every=False)
         assert short[1:] == [f"critical: n[001-200]: not reached: {kind}: {why}", *told(hint)]
-        whole = check_table.lines(report, 1.0, colour=False, every=True)
+        whole = check_table.lines(report, colour=False, every=True)
         assert sum(line.startswith("critical: ") for line in whole) == 200
         assert f"critical: n007: not reached: {lost['n007']}" in whole
 
