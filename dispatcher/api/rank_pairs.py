@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.api.report import Report
-from dispatcher.api.request import Fields, plan_job, request
+from dispatcher.api.request import plan_job, request
 from dispatcher.api.run_session import RunSession
 from dispatcher.checks.pair_ranking import Inside, Pair
 from dispatcher.core.events.run_events import Sink
@@ -140,17 +140,20 @@ class RankPairs:
 
     def _session(self, pair: tuple[int, int], output: PairOutput) -> RunSession:
         hosts = [replace(self._hosts[one], spare=False) for one in pair]
-        fields: Fields = {
-            "cwd": "/",
-            "iface": self._iface,
-            "limits": Limits(connect_timeout=self._connect, grace=self._probe.grace),
-        }
-        if not self._probe.every_gpu:
+        every_gpu = self._probe.every_gpu
+        if not every_gpu:
             hosts = [replace(host, slots=1, max_slots=None, gpus=None) for host in hosts]
-            fields = {**fields, "nproc_per_node": 1, "devices": "none"}
         figures = str(SECONDS), str(self._probe.limit)
-        words = [self._python, "-c", self._program, self._backend, *figures]
-        job = request(Hostlist(tuple(hosts)), words, kind="command", **fields)
+        job = request(
+            Hostlist(tuple(hosts)),
+            [self._python, "-c", self._program, self._backend, *figures],
+            kind="command",
+            cwd="/",
+            iface=self._iface,
+            limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
+            nproc_per_node=None if every_gpu else 1,
+            devices="auto" if every_gpu else "none",
+        )
         return RunSession(plan_job(job), self._transport_for, [output], say=lambda line: None)
 
 

@@ -9,76 +9,58 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import FileUnusable, NoHosts, UsageError, WrongArgument, reason
+from dispatcher.model.frozen import value
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
-from dispatcher.plan.job.binding import BindTo, MemBind
-from dispatcher.plan.job.parts import Part, Program
-from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, SignalTo, Stdin
+from dispatcher.plan.job.parts import Program
+from dispatcher.plan.job.request import Request
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
-
     from dispatcher.plan.job.job_plan import JobPlan
 
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: a hostfile, or a list as for -H; names; hosts that were read; None: those of the batch job
 Hosts = str | Path | Sequence[str] | Hostlist | None
 
 
-class Fields(TypedDict, total=False):
-    """The further fields of a ``Request``; each is the option of that name."""
+if TYPE_CHECKING:
 
-    cwd: str
-    np: int | None
-    nnodes: int | None
-    nproc_per_node: Nproc | None
-    include: str | None
-    exclude: str | None
-    map_by: str
-    rank_by: Literal["slot", "node"] | None
-    report_bindings: bool
-    rankfile: tuple[str, bytes | str] | None
-    oversubscribe: bool
-    python: str
-    user: str | None
-    port: int | None
-    environ: Mapping[str, str]
-    exports: tuple[str, ...]
-    env_files: tuple[tuple[str, bytes | str], ...]
-    devices: str
-    omp: int | Literal["auto", "keep"]
-    master_addr: str | None
-    master_port: int | None
-    iface: str | None
-    mpi: Literal["auto", "pmi1", "none"]
-    pmi_port: bool
-    stdin: Stdin
-    limits: Limits
-    signal_to: SignalTo
-    restarts: Restarts
-    spares: int | None
-    local_rank_arg: str | None
-    per_node: bool
-    bind_to: BindTo
-    mem_bind: MemBind
-    near_hca: bool
-    allow_different_code: bool
-    parts: tuple[Part, ...]
+    @value
+    class _Call(Request):
+        """The arguments of ``request``: the fields of its result, but for these."""
+
+        hosts: Hosts  # type: ignore[assignment]
+        argv: Sequence[str] = ()
+        program: Program = field(init=False)
+        cwd: str = field(default="", kw_only=True)
+        kind: Literal["script", "module", "command"] = field(default="script", kw_only=True)
+
+    def _taking(call: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[P, T]]: ...
+
+    takes_fields = _taking(_Call)
+else:
+
+    def takes_fields(function: T) -> T:
+        """``function``; type checkers know the names and types of all its arguments."""
+        return function
 
 
+@takes_fields
 def request(
     hosts: Hosts,
     argv: Sequence[str] = (),
     *,
     kind: Literal["script", "module", "command"] = "script",
-    **fields: Unpack[Fields],
+    **given: Any,
 ) -> Request:
     """Make the request to run ``argv`` as ranks on ``hosts``.
 
@@ -87,14 +69,15 @@ def request(
     WrongArgument for an unknown name or a wrong type; HostfileError for the text of a hostfile.
     """
     check_words(argv)
-    check_names("request", ("hosts", "argv", "kind", *Fields.__annotations__), fields)
+    known = {one.name for one in fields(Request)} - {"program"}
+    check_names("request", ("argv", "kind", *known), given)
     check_types("request", Program, {"kind": kind})
-    check_types("request", Fields, fields)
-    environ = fields.get("environ", dict(os.environ))
-    own: Fields = {"environ": environ, "python": python_of(environ)}
-    if fields.get("per_node"):  # launchers such as torchrun do these themselves
+    check_types("request", Request, given)
+    environ = given.get("environ", dict(os.environ))
+    own: dict[str, Any] = {"environ": environ, "python": python_of(environ)}
+    if given.get("per_node"):  # launchers such as torchrun do these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
-    given: dict[str, Any] = {**own, **fields, "cwd": cwd_of(fields.get("cwd"))}
+    given = {**own, **given, "cwd": cwd_of(given.get("cwd"))}
     program = Program(kind, tuple(argv))
     if parts := given.get("parts"):
         if argv:

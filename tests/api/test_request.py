@@ -247,3 +247,11 @@ def test_a_wrong_argument_names_itself(fields: dict[str, Any], said: str, hint: 
     assert (caught.value.message, caught.value.hint) == (said, hint)
     assert isinstance(caught.value, UsageError)
     assert isinstance(caught.value, TypeError)
+
+
+def test_a_type_checker_knows_names_and_types() -> None:
+    """mypy reports a comment here that it does not need."""
+    with pytest.raises(WrongArgument):
+        request("n1:2", ["a"], nodes=9)  # type: ignore[call-arg]
+    with pytest.raises(WrongArgument):
+        request("n1:2", ["a"], np="4")  # type: ignore[arg-type]

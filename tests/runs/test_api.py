@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 
 import dispatcher
-from dispatcher.api.request import Fields
 from dispatcher.model import errors
 from dispatcher.plan.job.rank_environment import describe_plan
 
@@ -68,7 +67,10 @@ def test_the_types_and_the_names_are_the_same() -> None:
 
 def test_every_field_of_a_request_can_be_said() -> None:
     names = {field.name for field in dataclasses.fields(dispatcher.Request)}
-    assert set(Fields.__annotations__) == names - {"hosts", "program"}
+    for name in names - {"hosts", "program"}:
+        wrong: dict[str, Any] = {name: object()}
+        with pytest.raises(errors.WrongArgument, match=f"request: {name} takes "):
+            dispatcher.request("n1", ["a.py"], **wrong)
 
 
 def test_the_report_is_that_of_the_file(desk: Desk) -> None:

@@ -8,10 +8,9 @@ closes it. Nodes that get no rank are left out, with a notice.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
 
 from dispatcher.model import names
 from dispatcher.model.errors import (
@@ -30,11 +29,11 @@ from dispatcher.model.names import plural
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
-from dispatcher.plan.job.binding import BindTo, MemBind, Topology
+from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, divide
-from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, SignalTo, Stdin, check
+from dispatcher.plan.job.request import JobSettings, Request, check
 from dispatcher.plan.variables import exported
 
 #: characters of DISPATCH_HOSTS at most
@@ -53,40 +52,16 @@ class RankPlan(Value):
 
 
 @value
-class JobPlan(Value):
+class JobPlan(JobSettings):
     """All that will happen, before it does. Open (no ranks) until GPUs are counted, if need be."""
 
     run_id: str
     nodes: tuple[NodePlan, ...]
     program: Program
-    python: str
     cwd: str
     exports: tuple[tuple[str, str], ...] = ()
-    np: int | None = None
-    nproc_per_node: Nproc | None = None
-    map_by: str = "block"
-    rank_by: Literal["slot", "node"] | None = None
-    report_bindings: bool = False
     rankfile: tuple[Placed, ...] = ()  # the place of each rank, if a rankfile sets it
-    oversubscribe: bool = False
-    devices: str = "auto"
-    omp: int | Literal["auto", "keep"] = "auto"
-    master_addr: str | None = None
-    master_port: int | None = None
-    iface: str | None = None
-    mpi: Literal["auto", "pmi1", "none"] = "auto"
-    pmi_port: bool = False
-    stdin: Stdin = "none"
-    limits: Limits = field(default_factory=Limits)
-    signal_to: SignalTo = "auto"  # the first signal goes to the rank's own process, or to all of it
-    restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
-    local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
-    per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
-    bind_to: BindTo = "auto"
-    mem_bind: MemBind = "none"
-    near_hca: bool = False  # NCCL_IB_HCA of each rank names what is near to its GPU
-    allow_different_code: bool = False  # hosts may have other scripts and packages than others
     parts: tuple[PartPlan, ...] = ()  # the programs, where there are several; program: the first
     notices: tuple[str, ...] = ()
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Literal, cast
 
 from dispatcher.model import names
 from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
-from dispatcher.model.frozen import value
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
 from dispatcher.plan.job import binding, parts, placement
@@ -165,7 +165,38 @@ class Limits(Arguments):
 
 
 @value
-class Request(Arguments):
+class JobSettings(Value):
+    """Settings of a request that its plan takes over; most have the name of their option."""
+
+    _: KW_ONLY
+    python: str = "python3"
+    np: int | None = None
+    nproc_per_node: Nproc | None = None
+    map_by: str = "block"
+    rank_by: Literal["slot", "node"] | None = None
+    report_bindings: bool = False
+    oversubscribe: bool = False
+    devices: str = "auto"
+    omp: int | Literal["auto", "keep"] = "auto"
+    master_addr: str | None = None
+    master_port: int | None = None
+    iface: str | None = None
+    mpi: Literal["auto", "pmi1", "none"] = "auto"
+    pmi_port: bool = False
+    stdin: Stdin = "none"
+    limits: Limits = field(default_factory=Limits)
+    signal_to: SignalTo = "auto"  # the first signal goes to the rank's own process, or to all of it
+    restarts: Restarts = field(default_factory=Restarts)
+    local_rank_arg: str | None = None  # a rank's first argument is this and =LOCAL_RANK
+    per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
+    bind_to: BindTo = "auto"
+    mem_bind: MemBind = "none"
+    near_hca: bool = False  # NCCL_IB_HCA of each rank names what is near to its GPU
+    allow_different_code: bool = False  # hosts may have other scripts and packages than others
+
+
+@value
+class Request(Arguments, JobSettings):
     """Everything the flags say, not yet judged against the hosts.
 
     environ: of the login node. exports: values of ``-x``. env_files, rankfile: source and text.
@@ -176,40 +207,17 @@ class Request(Arguments):
     hosts: Hostlist
     program: Program
     cwd: str
-    np: int | None = None
+    _: KW_ONLY
     nnodes: int | None = None
-    nproc_per_node: Nproc | None = None
     include: str | None = None
     exclude: str | None = None
-    map_by: str = "block"
-    rank_by: Literal["slot", "node"] | None = None
-    report_bindings: bool = False
     rankfile: tuple[str, bytes | str] | None = None
-    oversubscribe: bool = False
-    python: str = "python3"
     user: str | None = None
     port: int | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     exports: tuple[str, ...] = ()
     env_files: tuple[tuple[str, bytes | str], ...] = ()
-    devices: str = "auto"
-    omp: int | Literal["auto", "keep"] = "auto"
-    master_addr: str | None = None
-    master_port: int | None = None
-    iface: str | None = None
-    mpi: Literal["auto", "pmi1", "none"] = "auto"
-    pmi_port: bool = False
-    stdin: Stdin = "none"
-    limits: Limits = field(default_factory=Limits)
-    signal_to: SignalTo = "auto"
-    restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None
-    local_rank_arg: str | None = None
-    per_node: bool = False
-    bind_to: BindTo = "auto"
-    mem_bind: MemBind = "none"
-    near_hca: bool = False
-    allow_different_code: bool = False
     parts: tuple[Part, ...] = ()
 
     @property
