@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dispatcher.checks.check import Level
-from dispatcher.checks.nccl_model import HostNet, Message, Prediction, parse_filter, predict
+from dispatcher.checks.nccl_model import HostNet, NcclMessage, Prediction, parse_filter, predict
 from dispatcher.checks.network import IB, OTHER, ROCE, Netdev, Port
 
 #: interfaces that lead to nowhere but this host
@@ -41,7 +41,7 @@ def warnings(
     hosts: Mapping[str, HostNet],
     now: Mapping[str, Prediction],
     advised: Mapping[str, tuple[Port, ...]],
-) -> tuple[Message, ...]:
+) -> tuple[NcclMessage, ...]:
     """The faults of ``hosts``, the most severe first. advised: the ports that should be used."""
     groups: dict[tuple[Level, str, str | None], list[str]] = {}
 
@@ -58,7 +58,7 @@ def warnings(
     seen = {name: host for name, host in hosts.items() if not host.unread}
     _agreement(seen, now, advised, add)
     ranked = sorted(groups.items(), key=lambda item: -item[0][0])
-    return tuple(Message(lv, tuple(dict.fromkeys(h)), t, r) for (lv, t, r), h in ranked)
+    return tuple(NcclMessage(lv, tuple(dict.fromkeys(h)), t, r) for (lv, t, r), h in ranked)
 
 
 def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> None:
@@ -214,7 +214,7 @@ class Advice:
     own: dict[str, dict[str, str]]
     now: dict[str, Prediction]
     then: dict[str, Prediction]
-    messages: tuple[Message, ...]
+    messages: tuple[NcclMessage, ...]
 
     def of(self, host: str) -> dict[str, str]:
         """All that is advised for ``host``."""

@@ -18,6 +18,7 @@ from typing import Any
 from dispatcher.checks import network
 from dispatcher.checks.check import Level, Seen, Unread
 from dispatcher.checks.network import IB, OTHER, ROCE, Netdev, Port
+from dispatcher.model.frozen import Value, value
 
 #: NCCL uses no more
 MOST_PORTS, MOST_INTERFACES = 32, 16
@@ -201,9 +202,9 @@ class HostNet:
     unread: str = ""
 
 
-@dataclass(frozen=True)
-class Message:
-    """A note for the user about ``hosts``."""
+@value
+class NcclMessage(Value):
+    """A message about some hosts. level: as for a finding. remedy: a remedy for it."""
 
     level: Level
     hosts: tuple[str, ...]

@@ -361,32 +361,6 @@ class CheckPairs(TypedDict):
     inside: dict[str, InsideHost]
 
 
-class NcclHost(TypedDict):
-    """A host. settings: for it alone. now, then: the network that NCCL uses, as text."""
-
-    settings: dict[str, str]
-    now: str
-    then: str
-
-
-class NcclMessage(TypedDict):
-    """A message about some hosts. level: as for a finding. remedy: a remedy for it."""
-
-    level: str
-    hosts: list[str]
-    text: str
-    remedy: str | None
-
-
-class CheckNccl(TypedDict):
-    """``dispatch check --nccl --json``. settings: variables for all hosts."""
-
-    schema: Literal["check-nccl/1"]
-    settings: dict[str, str]
-    hosts: dict[str, NcclHost]
-    messages: list[NcclMessage]
-
-
 # -- jobs -------------------------------------------------------------------------------
 
 

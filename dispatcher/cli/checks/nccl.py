@@ -9,23 +9,39 @@ from typing import Any
 from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.check import Level, Seen
 from dispatcher.checks.nccl_advice import Advice, advise
-from dispatcher.checks.nccl_model import READINGS, HostNet, host_net
+from dispatcher.checks.nccl_model import READINGS, HostNet, NcclMessage, host_net
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model.errors import FileUnusable
+from dispatcher.model.frozen import Document, Value, value
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.plan.variables import crosses
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.model import formats
-
 #: seconds for all readings of one host
 REPLY_TIMEOUT = 15.0
+
+
+@value
+class NcclHost(Value):
+    """A host. settings: for it alone. now, then: the network that NCCL uses, as text."""
+
+    settings: Mapping[str, str]
+    now: str
+    then: str
+
+
+@value
+class CheckNccl(Document):
+    """``dispatch check --nccl --json``. settings: variables for all hosts."""
+
+    schema = "check-nccl/1"
+    settings: Mapping[str, str]
+    hosts: Mapping[str, NcclHost]
+    messages: tuple[NcclMessage, ...]
 
 
 def run(options: CheckOptions) -> int:
@@ -41,7 +57,7 @@ def run(options: CheckOptions) -> int:
     hosts = _asked(options)
     advice = advise(hosts)
     if options.as_json:
-        tell(record(advice))
+        tell(document(advice))
     else:
         print_lines(lines(advice))
     if options.apply is not None:
@@ -120,24 +136,10 @@ def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
     return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
 
 
-def record(advice: Advice) -> formats.CheckNccl:
+def document(advice: Advice) -> CheckNccl:
     """The advice for programs."""
-    return {
-        "schema": "check-nccl/1",
-        "settings": dict(advice.settings),
-        "hosts": {
-            name: {
-                "settings": dict(advice.own.get(name, {})),
-                "now": advice.now[name].line(),
-                "then": advice.then[name].line(),
-            }
-            for name in advice.now
-        },
-        "messages": [
-            {
-                "level": message.level.name, "hosts": list(message.hosts),
-                "text": message.text, "remedy": message.remedy,
-            }
-            for message in advice.messages
-        ],
-    }  # fmt: skip
+    hosts = {
+        name: NcclHost(advice.own.get(name, {}), now.line(), advice.then[name].line())
+        for name, now in advice.now.items()
+    }
+    return CheckNccl(advice.settings, hosts, advice.messages)

@@ -13,9 +13,10 @@ from checks.samples import network_host, port_text
 from dispatcher import cli
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice
-from dispatcher.checks.nccl_model import Message, Prediction
+from dispatcher.checks.nccl_model import NcclMessage, Prediction
 from dispatcher.cli.checks import nccl
 from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import plain
 from dispatcher.runner import surveys
 
 
@@ -118,8 +119,8 @@ def test_advice_in_lines() -> None:
         settings={"A": "1"}, own={"b1": {"B": "2"}, "b2": {"B": "2"}, "b3": {"B": "3"}},
         now={"b1": NOW, "b2": NOW, "b3": THEN}, then={"b1": NOW, "b2": NOW, "b3": NOW},
         messages=(
-            Message(Level.CRITICAL, ("b3",), "bad"),
-            Message(Level.WARN, ("b1", "b2"), "slow\x1b", "do"),
+            NcclMessage(Level.CRITICAL, ("b3",), "bad"),
+            NcclMessage(Level.WARN, ("b1", "b2"), "slow\x1b", "do"),
         ),
     )  # fmt: skip
     line = NOW.line()
@@ -147,8 +148,8 @@ def test_advice_in_lines() -> None:
 def test_advice_for_programs() -> None:
     found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
                    then={"b1": NOW, "b2": NOW},
-                   messages=(Message(Level.WARN, ("b1",), "slow", "do"),))  # fmt: skip
-    assert nccl.record(found) == {
+                   messages=(NcclMessage(Level.WARN, ("b1",), "slow", "do"),))  # fmt: skip
+    assert plain(nccl.document(found)) == {
         "schema": "check-nccl/1",
         "settings": {"A": "1"},
         "hosts": {
