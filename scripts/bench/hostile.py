@@ -132,7 +132,7 @@ def play(lie: str) -> None:
                 os.write(out, control("ready", facts=FACTS, problems=[], attempt=0))
             elif order["type"] == "probe":
                 os.write(out, control("probed", reached=order["addresses"]))
-            elif order["type"] == "start":
+            elif order["type"] == "start_ranks":
                 os.write(out, control("spawned", pids=[[1, 9]]))
                 until = time.monotonic() + SECONDS
                 if lie == "standard error":

@@ -206,7 +206,7 @@ class Agent:
                 self._later(self.host.boot, self._boot)
             self._waiting.append(data)
             return
-        if b"pmi_release" in data[-64:]:  # too large to be read by each
+        if b"release_fence" in data[-64:]:  # too large to be read by each
             self._world.after(0, self._released)
             return
         for frame in self._decoder.feed(data):
@@ -322,9 +322,9 @@ class Agent:
 _ANSWERS: dict[str, Callable[[Agent, Mapping[str, Any]], None]] = {
     "prepare": Agent._prepare,
     "probe": Agent._probe,
-    "start": Agent._start,
-    "signal": Agent._signal,
+    "start_ranks": Agent._start,
+    "signal_ranks": Agent._signal,
     "sweep": Agent._sweep,
     "finish": Agent._sweep,
-    "pmi_release": lambda agent, order: agent._released(),
+    "release_fence": lambda agent, order: agent._released(),
 }

@@ -79,7 +79,7 @@ class Honest(Agent):
     def __init__(self, number: int, *, slow: bool) -> None:
         answers: dict[str, Answer] = {"sample": _look}
         if slow:
-            answers |= {"start": _begin, "ping": _live}
+            answers |= {"start_ranks": _begin, "ping": _live}
         super().__init__(number, **answers)
         self.ended: dict[int, dict[int, int]] = {}
         self.stood: list[int] = []
@@ -296,8 +296,8 @@ def _judge(
     for node, agent in enumerate(agents):
         if node == liar:
             continue
-        began = [order for order in agent.orders if order["type"] == "start"]
-        if [order for order in agent.orders if order["type"] == "spawn"]:
+        began = [order for order in agent.orders if order["type"] == "start_ranks"]
+        if [order for order in agent.orders if order["type"] == "spawn_ranks"]:
             raise Harm(f"{names[node]} was told to start programs that no rank asked for by MPI")
         for order in began:
             again = int(dict(order["common"])[b"TORCHELASTIC_RESTART_COUNT"])

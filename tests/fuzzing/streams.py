@@ -318,11 +318,11 @@ def pmix(data: bytes) -> None:
         bridge._connected(0.0, take.below(4))
         bridge._abort(0.0, take.below(4), take.number(), take.text())
         order = {
-            "type": "pmi_release", "world": index, "fence": fence, "epoch": take.below(2),
+            "type": "release_fence", "world": index, "fence": fence, "epoch": take.below(2),
             "keys": [data] * 2, "number": 1,
         }  # fmt: skip
         bridge.order(order)
-        bridge.order({**order, "type": "pmi_who", "seconds": 1.0})
+        bridge.order({**order, "type": "ask_waiting", "seconds": 1.0})
         bridge.tick(1e9)
     finally:
         os.close(bridge.link)
@@ -457,7 +457,7 @@ def pmix_serving(data: bytes) -> None:
     for number in range(1, 2 + take.below(8)):
         ranks.call(serving.upcalls, number)
     for asked in (one for one in ranks.told if "id" in one):
-        for _ in range(take.below(3) if asked["type"] != "spawn" else 0):
+        for _ in range(take.below(3) if asked["type"] != "spawn_ranks" else 0):
             come = take.one((take.blob(), PUT, asked.get("data", b""), take.take(take.below(99))))
             serving.take(library, {"type": "part", "id": asked["id"], "data": come})
         status = take.one((0, 0, -29))

@@ -144,7 +144,7 @@ class Agent:
              list((envs or {}).get(rank, ()))]
             for rank, argv in enumerate(argvs)
         ]  # fmt: skip
-        self.order("start", ranks=ranks, common=list(common), scrub=list(scrub), **fields)
+        self.order("start_ranks", ranks=ranks, common=list(common), scrub=list(scrub), **fields)
         return dict(self.report("spawned")["pids"])
 
     def close_input(self) -> None:

@@ -183,12 +183,12 @@ def _swept(agent: Agent, order: Order) -> None:
 ANSWERS: dict[str, Answer] = {
     "prepare": Agent.ready,
     "probe": lambda agent, order: agent.report("probed", reached=order["addresses"]),
-    "start": _start,
-    "signal": _signal,
+    "start_ranks": _start,
+    "signal_ranks": _signal,
     "sweep": _swept,
     "finish": _swept,
     "ping": _ping,
-    "pause": lambda agent, order: agent.report("paused"),
+    "pause_ranks": lambda agent, order: agent.report("paused"),
     "input": lambda agent, order: None,
 }
 

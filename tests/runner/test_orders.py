@@ -8,7 +8,6 @@ from typing import Any
 from cases import cases
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.actions import QueryInside, ReleaseFence
 from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
@@ -375,19 +374,9 @@ def test_what_environments_share_is_sent_once() -> None:
 def test_who_serves_pmix_knows_all_hosts() -> None:
     order = read(orders.pmix_order(plan_of("a", "b c"), 1))
     assert order == {
-        "type": "pmix", "parts": payload.parts(orders.PARTS), "node": 1,
+        "type": "serve_pmix", "parts": payload.parts(orders.PARTS), "node": 1,
         "hosts": [[b"a", [0, 1]], [b"b-c", [2, 3]]],
     }  # fmt: skip
-
-
-def test_orders_about_fences_and_who_is_inside() -> None:
-    release = ReleaseFence((0, 1), 2, "WORLD:1", 7, (b"a", b"b"), 3)
-    assert read(orders.release_order(release)) == {
-        "type": "pmi_release", "world": 2, "fence": "WORLD:1", "epoch": 7, "number": 3,
-        "keys": [b"a", b"b"],
-    }  # fmt: skip
-    for over in (True, False):
-        assert read(orders.query_order(QueryInside(1, over))) == {"type": "mpi_look", "over": over}
 
 
 def spawned(plan: JobPlan, world: World, node: int, facts: Facts) -> dict[str, Any]:
@@ -446,6 +435,6 @@ def test_who_serves_pmix_learns_of_a_world() -> None:
     world = World(3, 1, (Segment(2, (b"x",)), Segment(1, (b"y",))), (), (2, 0, 2))
     for node, here in ((0, 0), (1, None), (2, 1)):
         assert read(orders.world_order(plan, world, node, "kvs")) == {
-            "type": "pmix_world", "world": 3, "first": number(3, 0), "name": b"kvs_3", "size": 3,
+            "type": "share_world", "world": 3, "first": number(3, 0), "name": b"kvs_3", "size": 3,
             "hosts": [[b"a", [1]], [b"c", [0, 2]]], "nodes": [0, 2], "node": here, "apps": [2, 1],
         }  # fmt: skip

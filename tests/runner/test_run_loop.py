@@ -31,8 +31,8 @@ def test_a_run_from_its_first_order_to_its_last() -> None:
     verdict = played.run()
     assert (verdict.cause, verdict.exit_code) == (None, 0)
     first, second = played.agents
-    assert first.types() == ["prepare", "start", "finish"]
-    assert second.types() == ["prepare", "probe", "start", "finish"]
+    assert first.types() == ["prepare", "start_ranks", "finish"]
+    assert second.types() == ["prepare", "probe", "start_ranks", "finish"]
     heard = played.heard
     assert heard.text == {(rank, 1): b"hello from %d\n" % rank for rank in range(4)}
     assert [entry.seq for entry in heard.entries] == [*range(1, len(heard.entries) + 1)]
@@ -59,13 +59,11 @@ def test_what_the_agents_are_told_first() -> None:
     assert first["token"] == second["token"]
     assert len(first["token"]) == 16
     probe = played.agents[1].order("probe")
-    assert (probe["addresses"], probe["port"], probe["token"]) == (
-        ["10.0.0.1"], 4000, first["token"],
-    )  # fmt: skip
+    assert (probe["addresses"], probe["port"]) == (["10.0.0.1"], 4000)
     other = Played(plan)
     other.run()
     assert other.agents[0].order("prepare")["token"] != first["token"]
-    starts = [p.agents[0].order("start")["pmi"]["name"] for p in (played, other)]
+    starts = [p.agents[0].order("start_ranks")["pmi"]["name"] for p in (played, other)]
     assert starts[0] != starts[1]
 
 
@@ -98,12 +96,12 @@ def _one_fails(agent: Agent, order: Order) -> None:
 
 
 def test_a_failure_ends_the_others() -> None:
-    verdict = (played := Played(plan_of(), *agents_with(2, start=_one_fails))).run()
+    verdict = (played := Played(plan_of(), *agents_with(2, start_ranks=_one_fails))).run()
     assert isinstance(verdict.cause, verdicts.RankFailed)
     assert (verdict.exit_code, verdict.cause.rank) == (3, 1)
     assert verdict.statuses == {0: -15, 1: 3, 2: -15, 3: -15}
     for agent in played.agents:
-        signals = [(o["signum"], o["ranks"]) for o in agent.orders if o["type"] == "signal"]
+        signals = [(o["signum"], o["ranks"]) for o in agent.orders if o["type"] == "signal_ranks"]
         assert signals == [(signal.SIGTERM, None), (signal.SIGCONT, None)]
     assert played.heard.of(ev.RunFinished) == [ev.RunFinished(3, "RankFailed")]
     assert played.heard.of(ev.JobStopping) == [ev.JobStopping("RankFailed")]
@@ -116,9 +114,16 @@ def test_ranks_that_outlive_their_grace_are_swept() -> None:
 
     def deaf(agent: Agent, order: Order) -> None: ...
 
-    agents = agents_with(1, start=start, signal=deaf)
+    agents = agents_with(1, start_ranks=start, signal_ranks=deaf)
     verdict = Played(plan_of(1, limits=Limits(grace=0.1)), *agents).run()
-    assert agents[0].types() == ["prepare", "start", "signal", "signal", "sweep", "finish"]
+    assert agents[0].types() == [
+        "prepare",
+        "start_ranks",
+        "signal_ranks",
+        "signal_ranks",
+        "sweep",
+        "finish",
+    ]
     assert verdict.statuses == {0: 1, 1: -9}
 
 
@@ -138,10 +143,10 @@ def test_a_signal_to_dispatch_goes_to_the_ranks() -> None:
             played.runner.tell(ev.SignalReceived(signal.SIGUSR1))
             played.runner.tell(INT)
 
-    played = Played(plan_of(), *agents_with(2, start=start))
+    played = Played(plan_of(), *agents_with(2, start_ranks=start))
     verdict = played.run()
     assert verdict.cause == verdicts.Interrupted(2)
-    signals = [o["signum"] for o in played.agents[0].orders if o["type"] == "signal"]
+    signals = [o["signum"] for o in played.agents[0].orders if o["type"] == "signal_ranks"]
     assert signals == [signal.SIGUSR1, signal.SIGINT, signal.SIGCONT]
 
 
@@ -156,7 +161,7 @@ def test_a_host_that_takes_nothing_keeps_no_thread(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(run_loop, "JOIN_LIMIT", 0.4)
     before = set(threading.enumerate())
-    played = Played(plan_of(1), *agents_with(1, start=start, signal=deaf))
+    played = Played(plan_of(1), *agents_with(1, start_ranks=start, signal_ranks=deaf))
     assert played.run().cause == verdicts.Interrupted(2)
     assert played.agents[0].closed.is_set()
     wait_for(lambda: set(threading.enumerate()) <= before, 20, "its threads have ended")
@@ -169,7 +174,7 @@ def test_the_process_s_own_signals_are_heard_while_it_runs() -> None:
         agent.spawned(order)
         os.kill(os.getpid(), signal.SIGINT)
 
-    played = Played(plan_of(1), *agents_with(1, start=start))
+    played = Played(plan_of(1), *agents_with(1, start_ranks=start))
     verdict = played.runner.run()
     assert verdict.cause == verdicts.Interrupted(2)
     assert signal.getsignal(signal.SIGINT) is before
@@ -221,4 +226,4 @@ def test_the_plan_is_closed_once_gpus_were_counted() -> None:
     played = Played(plan_job(request, "20260131-142501-k3f9x2"), *agents)
     assert played.run().cause is None
     assert played.runner.plan.world_size == 6
-    assert [len(agent.order("start")["ranks"]) for agent in agents] == [3, 3]
+    assert [len(agent.order("start_ranks")["ranks"]) for agent in agents] == [3, 3]

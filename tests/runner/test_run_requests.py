@@ -37,17 +37,17 @@ def test_ranks_are_started_again_by_the_same_agents() -> None:
         agent.spawned(order)
         for rank, *_ in order["ranks"]:
             agent.writes(rank, b"loss 1\nstep 1 of 2\nstep 2 of 2\n")
-            agent.exits(rank, 0 if agent.types().count("start") > 1 else 1)
+            agent.exits(rank, 0 if agent.types().count("start_ranks") > 1 else 1)
 
     plan = plan_of(restarts=Restarts(most=1, progress_line=r"step \d"))
-    played = Played(plan, *agents_with(2, start=start))
+    played = Played(plan, *agents_with(2, start_ranks=start))
     verdict = played.run()
     assert (verdict.cause, len(verdict.attempts)) == (None, 1)
     assert len(played.hosts.opened) == 2
     for agent in played.agents:
         prepares = [order for order in agent.orders if order["type"] == "prepare"]
         assert [order["attempt"] for order in prepares] == [0, 1]
-        starts = [order for order in agent.orders if order["type"] == "start"]
+        starts = [order for order in agent.orders if order["type"] == "start_ranks"]
         counts = [dict(o["common"])[b"TORCHELASTIC_RESTART_COUNT"] for o in starts]
         assert counts == [b"0", b"1"]
         names = [order["pmi"]["name"] for order in starts]
@@ -63,7 +63,7 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
         agent.spawned(order)
         if agent.number == 1:
             agent.hangs_up()
-        elif agent.types().count("start") > 1 or agent.number == 2:
+        elif agent.types().count("start_ranks") > 1 or agent.number == 2:
             for rank, *_ in order["ranks"]:
                 agent.exits(rank)
 
@@ -79,12 +79,12 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
         looked.append(order)
         played.runner.tell(ev.NodeCleared(order.node, 0))
 
-    played = Played(plan, *agents_with(3, start=start), check_orphans=look)
+    played = Played(plan, *agents_with(3, start_ranks=start), check_orphans=look)
     verdict = played.run()
     assert verdict.cause is None
     assert [played.runner.home(rank) for rank in (0, 1)] == [(0, 0), (2, 0)]
     assert played.runner.host_of(1) == "n2"
-    assert played.agents[2].order("start")["ranks"][0][0] == 1
+    assert played.agents[2].order("start_ranks")["ranks"][0][0] == 1
     (replaced,) = played.heard.of(ev.HostReplaced)
     assert (replaced.node, replaced.by, replaced.ranks) == (1, 2, (1,))
     assert {order.node for order in looked} <= {1}
@@ -108,10 +108,10 @@ def test_a_fence_opens_on_all_hosts_with_the_keys_of_all() -> None:
         keys = b"keys %d" % agent.number
         agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=keys)
 
-    agents = agents_with(2, start=start, pmi_release=_exits_all)
+    agents = agents_with(2, start_ranks=start, release_fence=_exits_all)
     assert Played(plan_of(), *agents).run().cause is None
     for agent in agents:
-        order = agent.order("pmi_release")
+        order = agent.order("release_fence")
         assert (order["world"], order["fence"], order["epoch"]) == (0, "WORLD:0", 0)
         assert sorted(order["keys"]) == [b"keys 0", b"keys 1"]
 
@@ -128,14 +128,14 @@ def test_hosts_are_asked_for_whom_a_fence_waits() -> None:
         agent.report("pmi_waiting", never=[3], absent=[], seconds=order["seconds"])
         agent.exits(3, 1)
 
-    agents = agents_with(2, start=start, pmi_who=who)
+    agents = agents_with(2, start_ranks=start, ask_waiting=who)
     played = Played(plan_of(limits=Limits(mpi_stall_warning=0.2)), *agents)
     played.run()
-    asked = agents[1].order("pmi_who")
+    asked = agents[1].order("ask_waiting")
     assert {name: asked[name] for name in ("world", "fence", "epoch", "seconds")} == {
         "world": 0, "fence": "WORLD:0", "epoch": 0, "seconds": 0.2,
     }  # fmt: skip
-    assert "pmi_who" not in agents[0].types()
+    assert "ask_waiting" not in agents[0].types()
     (waiting,) = played.heard.of(mpi_events.PmiWaiting)
     assert (waiting.node, waiting.never, waiting.seconds) == (1, (3,), 0.2)
 
@@ -151,9 +151,9 @@ def test_a_rank_is_answered() -> None:
         if order["line"].startswith(b"cmd=lookup"):
             _exits_all(agent, order)
 
-    (agent,) = agents_with(1, start=start, pmi_answer=_exits_all)
+    (agent,) = agents_with(1, start_ranks=start, answer_rank=_exits_all)
     assert Played(plan_of(1), agent).run().cause is None
-    lines = [(o["rank"], o["line"]) for o in agent.orders if o["type"] == "pmi_answer"]
+    lines = [(o["rank"], o["line"]) for o in agent.orders if o["type"] == "answer_rank"]
     assert lines == [
         (0, b"cmd=publish_result rc=0\n"), (0, b"cmd=lookup_result rc=0 port=tag#0$\n"),
     ]  # fmt: skip
@@ -167,11 +167,11 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
         else:
             _exits_all(agent, order)
 
-    agents = agents_with(2, start=start, pmix=_exits_all)
+    agents = agents_with(2, start_ranks=start, serve_pmix=_exits_all)
     assert Played(plan_of(), *agents).run().cause is None
-    order = agents[1].order("pmix")
+    order = agents[1].order("serve_pmix")
     assert (order["node"], order["hosts"]) == (1, [[b"n0", [0, 1]], [b"n1", [2, 3]]])
-    assert "pmix" not in agents[0].types()
+    assert "serve_pmix" not in agents[0].types()
 
 
 def _enters_mpi(agent: Agent, order: Order) -> None:
@@ -191,22 +191,26 @@ def test_a_world_that_a_rank_spawns() -> None:
             agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])
 
     agents = agents_with(
-        2, start=_enters_mpi, pmi_release=begun, spawn=_run_to_their_end, pmi_answer=_exits_all
+        2,
+        start_ranks=_enters_mpi,
+        release_fence=begun,
+        spawn_ranks=_run_to_their_end,
+        answer_rank=_exits_all,
     )
     agents[1].facts["addresses"] = ["10.0.0.2", "10.9.9.9"]
     played = Played(plan_of(), *agents)
     assert played.run().cause is None
-    assert "spawn" not in agents[0].types()
-    order = agents[1].order("spawn")
+    assert "spawn_ranks" not in agents[0].types()
+    order = agents[1].order("spawn_ranks")
     assert [(r[0], r[1], r[3]) for r in order["ranks"]] == [
         (FIRST, [b"child", b"-x"], b"/d"), (FIRST + 1, [b"child", b"-x"], b"/d"),
     ]  # fmt: skip
     assert dict(order["common"])[b"PMI_HOSTNAME"] == b"10.0.0.2"
     pmi = order["pmi"]
-    start_name = agents[0].order("start")["pmi"]["name"]
+    start_name = agents[0].order("start_ranks")["pmi"]["name"]
     assert (pmi["world"], pmi["size"], pmi["name"]) == (1, 2, start_name + b"_1")
     assert pmi["preput"] == [b"k", b"v"]
-    assert agents[0].order("pmi_answer")["line"] == b"cmd=spawn_result rc=0\n"
+    assert agents[0].order("answer_rank")["line"] == b"cmd=spawn_result rc=0\n"
     assert played.runner.home(FIRST + 1) == (1, 1)
     assert played.heard.of(mpi_events.WorldPlaced)[0].nodes == (1, 1)
     assert {event.rank for event in played.heard.of(ev.RankExited)} == {
@@ -237,7 +241,7 @@ def test_where_the_ranks_are() -> None:
             agent.report("sample", at=1.0, ranks=[], gpus=[], late=False)
             _exits_all(agent, order)
 
-    agents = agents_with(2, start=_waits, sample=sample)
+    agents = agents_with(2, start_ranks=_waits, sample=sample)
     played = Played(plan_of(), *agents, sinks=[Asks()])
     assert played.run().cause is None
     for agent in agents:
@@ -275,7 +279,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
             agent.report("sample", at=at, ranks=ranks, gpus=[], late=False)
 
     over = threading.Event()
-    (agent,) = agents_with(1, start=start, sample=sample)
+    (agent,) = agents_with(1, start_ranks=start, sample=sample)
     played = Played(plan_of(1, limits=Limits(hang_timeout=1.0)), agent)
     try:
         verdict = played.run()
@@ -285,7 +289,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
     assert verdict.cause.seconds >= 1.0
     (hung,) = played.heard.of(mon.RanksHung)
     assert hung.seconds >= 1.0
-    assert [o["signum"] for o in agent.orders if o["type"] == "signal"] == [15, 18]
+    assert [o["signum"] for o in agent.orders if o["type"] == "signal_ranks"] == [15, 18]
 
 
 def _writing(until: Callable[[int], bool]) -> Agent:
@@ -306,7 +310,7 @@ def _writing(until: Callable[[int], bool]) -> Agent:
                 break
         _exits_all(agent, {})
 
-    return Agent(0, start=start)
+    return Agent(0, start_ranks=start)
 
 
 def test_nor_where_we_do_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,7 +357,7 @@ class Clock:
 
 def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they said meanwhile is in the links yet, and the threads that read those need a turn."""
-    clock, agent = Clock(), Agent(0, start=Agent.spawned)
+    clock, agent = Clock(), Agent(0, start_ranks=Agent.spawned)
     for module in (loop, liveness, run_loop):
         monkeypatch.setattr(module, "time", clock)
     played = Played(plan_of(1), agent)  # lost after 20 s of silence
@@ -398,12 +402,15 @@ def test_ctrl_z_stops_the_ranks_first_and_then_dispatch(monkeypatch: pytest.Monk
             played.runner.tell(ev.SignalReceived(signal.SIGTSTP))
 
     monkeypatch.setattr(run_loop, "os", Os)
-    agents = agents_with(2, start=start, resume=_exits_all)
+    agents = agents_with(2, start_ranks=start, resume_ranks=_exits_all)
     played = Played(plan_of(), *agents)
     assert played.run().cause is None
     assert killed == [(os.getpid(), signal.SIGSTOP)]
     for agent in agents:
-        assert [t for t in agent.types() if t in ("pause", "resume")] == ["pause", "resume"]
+        assert [t for t in agent.types() if t in ("pause_ranks", "resume_ranks")] == [
+            "pause_ranks",
+            "resume_ranks",
+        ]
     assert ev.SignalReceived(signal.SIGCONT) in played.heard.of(ev.SignalReceived)
 
 
@@ -436,10 +443,12 @@ def test_standard_input_goes_to_the_host_that_reads(typed: Callable[[bytes], Non
             _exits_all(agent, order)
 
     typed(b"some words")
-    agents = agents_with(2, start=start, input=take)
+    agents = agents_with(2, start_ranks=start, input=take)
     played = Played(plan_of(stdin=3), *agents)
     assert played.run().cause is None
     assert (b"".join(agents[1].input), agents[1].input[-1]) == (b"some words", b"")
     assert agents[0].input == []
     assert played.heard.of(ev.InputLeft) == [ev.InputLeft((3,), 6, 10)]
-    assert [o["stdin"] for o in (agents[0].order("start"), agents[1].order("start"))] == [[], [3]]
+    assert [
+        o["stdin"] for o in (agents[0].order("start_ranks"), agents[1].order("start_ranks"))
+    ] == [[], [3]]

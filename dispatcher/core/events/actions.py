@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dispatcher.model.frozen import Value, value
 
@@ -19,7 +20,23 @@ if TYPE_CHECKING:  # a fan-out command has none of these
 
 @value
 class Action(Value):
-    """Base of all actions."""
+    """Base of all actions; ``order`` is its name in an order to an agent: ``signal_ranks``."""
+
+    order: ClassVar[str] = "action"
+
+    def __init_subclass__(cls) -> None:
+        cls.order = "_".join(re.findall(r"[A-Z][a-z]*", cls.__name__)).lower()
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of that order: all but the hosts that get it."""
+        return {name: value for name, value in vars(self).items() if name not in ("node", "nodes")}
+
+
+@value
+class Order(Action):
+    """Base of the actions that the agent of ``node`` carries out, which gets them as they are."""
+
+    node: int
 
 
 @value
@@ -39,10 +56,9 @@ class Prepare(Action):
 
 
 @value
-class Probe(Action):
+class Probe(Order):
     """Have the node's agent try to reach node 0 at each of ``addresses``."""
 
-    node: int
     addresses: tuple[str, ...]
     port: int
     seconds: float
@@ -71,27 +87,22 @@ class SpawnRanks(Action):
 
 
 @value
-class SignalRanks(Action):
-    """Send ``signum`` to living ``ranks`` (None: all), ``whole`` or as ``--signal-to`` selects."""
+class SignalRanks(Order):
+    """Send ``signum`` to living ``ranks`` (None: all). to: as ``--signal-to``, or ``auto``."""
 
-    node: int
     signum: int
     ranks: tuple[int, ...] | None = None
-    whole: bool = False
+    to: str = "auto"
 
 
 @value
-class PauseRanks(Action):
+class PauseRanks(Order):
     """Stop the node's ranks until ``ResumeRanks``; its agent outlives our silence."""
 
-    node: int
-
 
 @value
-class ResumeRanks(Action):
+class ResumeRanks(Order):
     """Continue the node's ranks; its agent counts on us again."""
-
-    node: int
 
 
 @value
@@ -100,10 +111,8 @@ class Suspend(Action):
 
 
 @value
-class Sweep(Action):
+class Sweep(Order):
     """Kill everything below the node's agent now."""
-
-    node: int
 
 
 @value
@@ -117,18 +126,17 @@ class ReleaseFence(Action):
     world: int
     fence: str
     epoch: int
-    packets: tuple[bytes, ...]
+    keys: tuple[bytes, ...]
     number: int = 0
 
 
 @value
-class AnswerRank(Action):
+class AnswerRank(Order):
     """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``.
 
     ask: the number of that request, if it has one.
     """
 
-    node: int
     rank: int
     line: bytes
     ask: int = 0
@@ -150,21 +158,19 @@ class ServePmix(Action):
 
 
 @value
-class QueryInside(Action):
+class QueryInside(Order):
     """Have the node report which of its ranks are inside MPI.
 
     over: also look for ranks that have finalized and have not reported it yet.
     """
 
-    node: int
     over: bool
 
 
 @value
-class AskWaiting(Action):
+class AskWaiting(Order):
     """Have the node report for which of its ranks others have waited ``seconds`` in ``fence``."""
 
-    node: int
     world: int
     fence: str
     epoch: int

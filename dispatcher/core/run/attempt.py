@@ -471,7 +471,8 @@ class AttemptMachine:
         return [act.Tell(ev.RanksAwaited(ranks, left, sooner))]
 
     def _signal_all(self, signum: int, *, whole: bool = False) -> list[act.Action]:
-        return [act.SignalRanks(node, signum, whole=whole) for node in self._ranks.unfinished()]
+        to = "all" if whole else self.plan.signal_to
+        return [act.SignalRanks(node, signum, to=to) for node in self._ranks.unfinished()]
 
     def _conclude(self, now: float) -> list[act.Action]:
         """Go on to the end when every rank is done (J-4)."""

@@ -269,7 +269,8 @@ class MpiManager:
             number = placement.number(index, own)
             ranks.setdefault(self._ranks.nodes[number], []).append(number)
         # the orders to start were sent before these, so no rank starts after them
-        kills = [act.SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
+        to, killed = self._plan.signal_to, sorted(ranks.items())
+        kills = [act.SignalRanks(n, signal.SIGKILL, tuple(own), to) for n, own in killed]
         host = self._plan.nodes[event.node].host.name
         why = f"{host}: {event.step} {event.what}: {os.strerror(event.errno).lower()}"
         return [*kills, *_refused(world.by, why)]
@@ -316,8 +317,8 @@ class MpiManager:
             return []
         self._n_met += release.once
         number = self._n_met if release.once else 0
-        fence, epoch, nodes, packets = release.fence, release.epoch, release.nodes, release.packets
-        return [act.ReleaseFence(nodes, world, fence, epoch, packets, number)]
+        fence, epoch, nodes, keys = release.fence, release.epoch, release.nodes, release.packets
+        return [act.ReleaseFence(nodes, world, fence, epoch, keys, number)]
 
 
 def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[act.Action]:

@@ -61,6 +61,7 @@ class Loop:
         self.cuts: deque[Process] = deque()  # ranks whose pipes must be closed
         self.reading = True
         self.cwd = b"/"
+        self.token = b""  # of the run
         self.error_folder: str | None = None
         self.watched = b""
         self.no_failure_yet = True  # no rank has failed, and dispatch has ended none
@@ -161,7 +162,7 @@ class Loop:
 
     def do_prepare(self, message: dict[str, Any]) -> None:
         """Look at the host, reserve the port, answer ``ready``."""
-        self.cwd = message["cwd"]
+        self.cwd, self.token = message["cwd"], message["token"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             workdir.remove(self.error_folder)
         expect = self.guardian.expect
@@ -201,7 +202,7 @@ class Loop:
             if before is not None and wanted:
                 before.close()  # it has claimed the same port
             try:
-                self.rendezvous = RendezvousPort(message["token"], wanted)
+                self.rendezvous = RendezvousPort(self.token, wanted)
                 self.poll.register(self.rendezvous.fileno(), select.EPOLLIN)
                 found["port"] = self.rendezvous.port
             except OSError as error:
@@ -250,10 +251,10 @@ class Loop:
         """Try the addresses of the order; this may take its ``seconds``."""
         from dispatcher.remote.agent.rendezvous_port import probe
 
-        reached = probe(message["addresses"], message["port"], message["token"], message["seconds"])
+        reached = probe(message["addresses"], message["port"], self.token, message["seconds"])
         self.do_send("probed", {"reached": reached})
 
-    def do_start(self, message: dict[str, Any]) -> None:
+    def do_start_ranks(self, message: dict[str, Any]) -> None:
         """Start the ranks of the plan."""
         self.before_start = (host_facts.oom_kills(), monotonic())
         if self.rendezvous is not None:
@@ -264,9 +265,9 @@ class Loop:
 
             self.stdin = Stdin(self.poll, message["stdin"])
         self.bind = {rank: where for rank, *where in message.get("bind") or ()}
-        self.do_spawn(message)
+        self.do_spawn_ranks(message)
 
-    def do_spawn(self, message: dict[str, Any]) -> None:
+    def do_spawn_ranks(self, message: dict[str, Any]) -> None:
         """Start the ranks of a world; each is answered by ``spawned`` or ``failed``."""
         base = process.scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
@@ -379,7 +380,7 @@ class Loop:
         if member is not None and member.status is None:
             proctree.send_signal(-member.pid, signal.SIGKILL)
 
-    def do_signal(self, ranks: list[int], signum: int, to: str = "all") -> None:
+    def do_signal_ranks(self, ranks: list[int], signum: int, to: str = "all") -> None:
         """Send ``signum`` to ``ranks``, and to the processes that ended ranks have left.
 
         to: all, their groups; rank, their own processes; auto, these if they are Python.

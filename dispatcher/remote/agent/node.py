@@ -18,8 +18,8 @@
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another process still holds
   them and output is not being held back for credit
 * N-5  a further attempt is prepared only when nothing of the last attempt is left
-* N-6  from ``pause`` to ``resume`` the ranks are stopped and the lease does not run; the end
-  of the link counts nevertheless
+* N-6  from ``pause_ranks`` to ``resume_ranks`` the ranks are stopped and the lease does not run;
+  the end of the link counts nevertheless
 * N-7  after ``watch``: pings that are late, while the launcher's machine acknowledges nothing,
   are a lost lifeline long before the lease runs out
 
@@ -55,8 +55,9 @@ CARRIED_OUT: dict[str, dict[str, str]] = {
     FRESH: {},
     PREPARED: {"probe": "probe"},
     RUNNING: {
-        "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi", "pmix_world": "pmi",
-        "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
+        "spawn_ranks": "spawn_ranks", "sample": "sample", "query_inside": "pmi",
+        "serve_pmix": "pmi", "share_world": "pmi", "release_fence": "pmi", "answer_rank": "pmi",
+        "ask_waiting": "pmi",
     },
 }  # fmt: skip
 
@@ -122,33 +123,33 @@ class Node:
         if kind == "prepare" and not self.alive and not self.draining:  # N-5
             self.state = PREPARED
             return [("prepare", message)]
-        if kind == "start" and self.state == PREPARED:
+        if kind == "start_ranks" and self.state == PREPARED:
             self.state = RUNNING
-            return [("start", message)]
+            return [("start_ranks", message)]
         if kind in CARRIED_OUT[self.state]:
             return [(CARRIED_OUT[self.state][kind], message)]
-        if kind == "signal":
+        if kind == "signal_ranks":
             ranks = message["ranks"]
             # a rank that is draining has ended, but what it left in its group has not
             known = self.alive | self.draining
             members = sorted(known if ranks is None else known.intersection(ranks))
-            signal = "signal", members, message["signum"], message.get("to", "all")
+            signal = "signal_ranks", members, message["signum"], message.get("to", "all")
             return [signal] if members else []
         if kind == "sweep":
             return [("sweep",)]
         if kind == "credit":
             return [("credit", message["count"])]
-        if kind == "pause":
+        if kind == "pause_ranks":
             self.paused = True
             self.deadlines.pop("lease", None)
             self.deadlines.pop("peer", None)
             watch: list[Action] = [("watch_peer", False)] if self.watches else []
-            return [*watch, ("signal", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
-        if kind == "resume":
+            return [*watch, ("signal_ranks", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
+        if kind == "resume_ranks":
             self.paused = False
             self.deadlines["lease"] = now + self.lease
             watch = [("watch_peer", True)] if self.watches else []
-            return [*watch, ("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
+            return [*watch, ("signal_ranks", sorted(self.alive), SIGCONT), ("send", "beat", {})]
         if kind == "finish":
             self.state = OVER
             self.deadlines.clear()
@@ -190,7 +191,7 @@ class Node:
             return [*actions, ("sweep",)]
         self.deadlines["kill"] = now + self.lifeline_grace
         alive = sorted(self.alive)
-        return [*actions, ("signal", alive, SIGTERM), ("signal", alive, SIGCONT)]
+        return [*actions, ("signal_ranks", alive, SIGTERM), ("signal_ranks", alive, SIGCONT)]
 
     def _on_swept(
         self,

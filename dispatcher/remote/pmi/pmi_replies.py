@@ -51,9 +51,9 @@ class PmiReplies:
         return self.reply(serving(world).ended(rank))
 
     def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out an order for MPI: ``mpi_look``, ``pmi_...`` or ``pmix``."""
+        """Carry out an order for MPI: ``release_fence``, ``serve_pmix``, ...."""
         state, kind = self.state, message["type"]
-        if kind == "pmix":
+        if kind == "serve_pmix":
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
             client, state.caller = state.caller, None
@@ -61,27 +61,27 @@ class PmiReplies:
                 return []
             self.bridge = PmixBridge(state, state.worlds[0], state.listener, message, self.reply)
             return self.bridge.begin(client, 0.0)
-        if kind == "mpi_look":
+        if kind == "query_inside":
             return [("send", "mpi_inside", find_inside(state, message))]
-        if kind == "pmix_world" or message.get("ask"):
+        if kind == "share_world" or message.get("ask"):
             if self.bridge is None:
                 return []
-            return (self.bridge.spread if kind == "pmix_world" else self.bridge.answer)(message)
-        if self.bridge is not None and kind != "pmi_answer":
+            return (self.bridge.spread if kind == "share_world" else self.bridge.answer)(message)
+        if self.bridge is not None and kind != "answer_rank":
             answered = self.bridge.order(message)
             if answered is not None:
                 return answered
-        if kind == "pmi_answer":
+        if kind == "answer_rank":
             world = state.world_of.get(message["rank"])
         else:
             world = state.worlds.get(message["world"])
         if world is None:
             return []  # its ranks ended before this came
         server = serving(world)
-        if kind == "pmi_answer":
+        if kind == "answer_rank":
             return self.reply(server.answer(message["rank"], message["line"]))
         fence, epoch = message["fence"].encode(), message["epoch"]
-        if kind == "pmi_who":
+        if kind == "ask_waiting":
             return self.reply(server.who(fence, epoch, message["seconds"]))
         return self.reply(server.release(fence, epoch, message["keys"]))
 

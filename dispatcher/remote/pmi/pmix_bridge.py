@@ -141,13 +141,13 @@ class PmixBridge:
         return self.ready(self.link, now) if self.link in self.state.others else []
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
-        """Carry out ``pmi_release`` or ``pmi_who`` of a PMIx fence; None if it belongs to PMI-1."""
+        """Carry out ``release_fence`` or ``ask_waiting`` of a fence; None if it is PMI-1's."""
         epoch = message["epoch"]
         fence = message["world"], message["fence"]
         tag = message["fence"].rpartition(":")[2]
         if len(tag) < len(TAG) - 1:
             return None
-        if message["type"] == "pmi_who":
+        if message["type"] == "ask_waiting":
             passed = fence in self.waiting or self.epochs.get(fence, 0) > epoch
             return [] if passed else self.who(message["seconds"], *fence)
         if fence not in self.waiting or self.epochs.get(fence, 0) != epoch:
@@ -180,7 +180,7 @@ class PmixBridge:
         return self._answer(id, 0, self.names[int(index)] if spawned else value[:-1])
 
     def spread(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out the order ``pmix_world``: ranks of this host may meet a spawned world's."""
+        """Carry out the order ``share_world``: ranks of this host may meet a spawned world's."""
         name, first = message["name"], message["first"]
         self.names[message["world"]] = name
         self.spaces[name] = message["world"], first, message["size"]

@@ -15,30 +15,14 @@ TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
 ==========  ======  =============================================================
 
 The first lane always passes the second, so a kill never waits behind output. Output and input
-need credit, each its own; control never does. The fields of orders are in ``runner.run.orders``
-and ``agent.agent_loop`` (``do_*``), the fields of reports in ``runner.run.reports``.
+need credit, each its own; control never does.
 
-Orders, launcher to agent, and the reports that answer them:
-
-===========  ==================================================================
-prepare      look at the host before any start: ``ready``
-probe        connect to addresses of the first node: ``probed``
-start        start the ranks of the plan: ``spawned``, ``failed``
-spawn        the same for one more world of MPI
-sample       take a ``sample`` now and then, or send the ranks' ``stacks``
-signal       send a signal to ranks
-pause        stop all ranks, let the lease rest: ``paused``; ``resume`` ends that
-sweep        kill every process below the agent now, without grace
-credit       more output may be sent
-ping         the launcher is alive; renews the lease
-pmi_release  a fence is open, with the keys of all hosts
-pmi_answer   the answer to a rank's ``pmi_name`` or ``pmi_spawn``
-pmi_who      others wait in a fence: ``pmi_waiting`` if ranks here are missing
-mpi_look     which ranks are inside MPI: ``mpi_inside``
-pmix         serve PMIx
-pmix_world   a world was spawned by PMIx
-finish       the job is over: kill what is left, ``swept``, exit
-===========  ==================================================================
+An order, launcher to agent, has the name and the fields of its action in ``core.events.actions``:
+``release_fence`` is ``ReleaseFence``. Those that need more of the plan are made in
+``runner.run.orders`` (``prepare``, ``start_ranks``, ``spawn_ranks``, ``serve_pmix``,
+``share_world``). Further orders: ``sample`` takes samples of ranks, or their stacks; ``credit``
+lets more output be sent; ``ping`` renews the lease; ``watch`` looks after the launcher's machine;
+``finish`` ends the agent. The fields of reports are in ``runner.run.reports``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Makes the orders for agents, as frames: ``prepare``, ``start``, ``spawn``, and for PMI and PMIx.
+"""Makes those orders for agents, as frames, that need more of the plan than their action has.
 
 Their contents follow from the plan and from the hosts' reports. Parts that are the same for every
 node of a plan are made once (``@once_a_plan``): else a start would take time by the square of
@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.actions import QueryInside, ReleaseFence
 from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
@@ -123,7 +122,7 @@ def _pmix(plan: JobPlan) -> bytes:
         for name, place in zip(hostnames(plan), plan.nodes, strict=True)
     ]
     parts = payload.parts(PARTS)
-    return pack({"type": "pmix", "parts": parts, "hosts": hosts, **_apps(plan)})
+    return pack({"type": "serve_pmix", "parts": parts, "hosts": hosts, **_apps(plan)})
 
 
 def _joined(base: bytes, own: Mapping[str, object], **packed: bytes) -> bytes:
@@ -155,7 +154,7 @@ class _OfWorld:
         names = hostnames(self.of[0])
         hosts = [[names[one].encode(), list(self.ranks_of[one])] for one in self.nodes]
         known = {key: self.job[key] for key in ("world", "first", "name", "size", "apps")}
-        return pack({"type": "pmix_world", "hosts": hosts, "nodes": list(self.nodes), **known})
+        return pack({"type": "share_world", "hosts": hosts, "nodes": list(self.nodes), **known})
 
 
 #: the latest worlds, and how many of them are kept
@@ -329,7 +328,7 @@ def start_order(
     known = _starts(plan)
     if kvs_name not in known:
         pmi = None if plan.mpi == "none" else pmi_job(plan, kvs_name)
-        known[kvs_name] = pack({"type": "start", "scrub": SCRUB, "pmi": pmi})
+        known[kvs_name] = pack({"type": "start_ranks", "scrub": SCRUB, "pmi": pmi})
     return _joined(known[kvs_name], fields, ranks=listed(ranks), common=common)
 
 
@@ -361,18 +360,6 @@ def _place(
         "run_id": plan.run_id,
         "restart": restart,
     }
-
-
-def release_order(release: ReleaseFence) -> bytes:
-    """The order to let the members of a fence go, the same for all nodes."""
-    r = release
-    fields = {"world": r.world, "fence": r.fence, "epoch": r.epoch, "number": r.number}
-    return control("pmi_release", **fields, keys=r.packets)
-
-
-def query_order(action: QueryInside) -> bytes:
-    """The order to report which ranks are inside MPI."""
-    return control("mpi_look", over=action.over)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
@@ -469,7 +456,7 @@ def spawn_order(
         wdir, path = info.get(b"wdir", b""), info.get(b"path", b"")
         number, argv = pack(world.number(rank)), pack(segment.argv)
         ranks.append(listed((number, argv, env, pack(wdir), pack(path))))
-    order = pack({"type": "spawn", "scrub": SCRUB, "pmi": known.job})
+    order = pack({"type": "spawn_ranks", "scrub": SCRUB, "pmi": known.job})
     return _joined(order, {}, ranks=listed(ranks), common=common)
 
 

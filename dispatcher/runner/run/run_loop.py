@@ -31,7 +31,7 @@ from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, join, signals_to
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling, Silences
-from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
+from dispatcher.runner.run.orders import prepare_order, ranks_bound, start_order
 from dispatcher.runner.run.stdin_reader import StdinReader
 from dispatcher.transport.base import Target, Transport
 
@@ -291,32 +291,16 @@ class Runner(EventLoop):
                     self._open(node, attempt)
                 case act.Prepare(node, attempt):
                     self._hosts[node].again(self._prepare(node, attempt), attempt)
-                case act.Probe(node, addresses, port, seconds):
-                    self._send(
-                        node, "probe", addresses=addresses, port=port,
-                        token=self._token, seconds=seconds,
-                    )  # fmt: skip
                 case act.StartRanks():
                     self._start(action)
                 case act.SpawnRanks():
                     self._spawn(action)
-                case act.SignalRanks(node, signum, ranks, whole):
-                    to = "all" if whole else self.plan.signal_to
-                    self._send(node, "signal", ranks=ranks, signum=int(signum), to=to)
-                case act.PauseRanks(node):
-                    self._send(node, "pause")
-                case act.ResumeRanks(node):
-                    self._send(node, "resume")
                 case act.Suspend():
                     self._suspend()
-                case act.Sweep(node):
-                    self._send(node, "sweep")
+                case act.Order(node):
+                    self._send(action, node)
                 case act.ReleaseFence(nodes):
-                    order = release_order(action)
-                    for node in nodes:
-                        self._hosts[node].send(order)
-                case act.AnswerRank(node, rank, line, ask):
-                    self._send(node, "pmi_answer", rank=rank, line=line, ask=ask)
+                    self._send(action, *nodes)
                 case act.ShareWorld(node, world):
                     from dispatcher.runner.run.orders import world_order
 
@@ -327,14 +311,6 @@ class Runner(EventLoop):
 
                     number = self._run.host_at(node)
                     self._hosts[number].send(pmix_order(self.plan, node))
-                case act.QueryInside(node):
-                    from dispatcher.runner.run.orders import query_order
-
-                    self._hosts[node].send(query_order(action))
-                case act.AskWaiting(node, world, fence, epoch, seconds):
-                    self._send(
-                        node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds
-                    )
                 case act.GatherStacks(node):
                     self._sampling.gather(self._hosts[node], action)
                 case CheckOrphans():
@@ -352,8 +328,10 @@ class Runner(EventLoop):
                 case act.End(verdict):
                     self._verdict = verdict
 
-    def _send(self, node: int, type: str, **fields: object) -> None:
-        self._hosts[node].send(control(type, **fields))
+    def _send(self, action: act.Action, *nodes: int) -> None:
+        frame = control(action.order, **action.fields())
+        for node in nodes:
+            self._hosts[node].send(frame)
 
     def _open(self, node: int, attempt: int) -> None:
         plan, place = self._plan, self._run.hosts.planned[node]

@@ -195,7 +195,7 @@ class TestSignals:
     def test_ctrl_c_ladder(self, running: AttemptMachine) -> None:
         first = running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         assert act.SignalRanks(0, signal.SIGINT) in first
-        assert act.SignalRanks(1, signal.SIGTERM, whole=True) in running.tick(11.0)
+        assert act.SignalRanks(1, signal.SIGTERM, to="all") in running.tick(11.0)
         assert orders(running.tick(13.0)) == [act.Sweep(0), act.Sweep(1)]
         exit_all(running, range(4), -9)
         assert finish(running).exit_code == 130

@@ -123,7 +123,7 @@ class Played:
 
     def start(self, *argvs: Sequence[bytes], **fields: object) -> None:
         ranks = [[rank, list(argv), []] for rank, argv in enumerate(argvs)]
-        self.order("start", **{"ranks": ranks, "common": [], "scrub": [], **fields})
+        self.order("start_ranks", **{"ranks": ranks, "common": [], "scrub": [], **fields})
 
     def turn(self) -> None:
         """Let the loop look once at all that may have come."""

@@ -134,8 +134,8 @@ class TestPrepare:
     ) -> None:
         asked: list[Any] = []
         monkeypatch.setattr(rendezvous_port, "probe", noting(asked, ["a"]))
-        played.prepare()
-        played.order("probe", addresses=["a", "b"], port=7, token=b"T", seconds=2.5)
+        played.prepare(token=b"T")
+        played.order("probe", addresses=["a", "b"], port=7, seconds=2.5)
         assert asked == [(["a", "b"], 7, b"T", 2.5)]
         assert played.one("probed")["reached"] == ["a"]
 
@@ -201,7 +201,7 @@ class TestStart:
             "type": "failed", "rank": 0, "errno": errno.ENOENT, "step": "exec", "what": "bad",
         }  # fmt: skip
         assert played.one("spawned")["pids"] == [[1, FIRST_PID + 1]]
-        played.order("signal", ranks=None, signum=TERM)
+        played.order("signal_ranks", ranks=None, signum=TERM)
         assert played.signals == [(-FIRST_PID - 1, TERM)]
 
     @pytest.mark.parametrize("number", [errno.EMFILE, None])
@@ -276,19 +276,19 @@ class TestEndings:
         played.start([b"a"])
         if first == "exit":
             played.exits(0)
-            played.order("signal", ranks=None, signum=USR1)
+            played.order("signal_ranks", ranks=None, signum=USR1)
             assert (played.signals, played.leftovers) == ([], [(FIRST_PID, USR1)])
             played.closes(0)
         else:
             played.closes(0)
-            played.order("signal", ranks=None, signum=USR1)
+            played.order("signal_ranks", ranks=None, signum=USR1)
             assert (played.signals, played.leftovers) == ([(-FIRST_PID, USR1)], [])
             played.exits(0)
         played.hear()
         assert played.counts == {(0, 1): 0, (0, 2): 0}
         sent = len(played.signals) + len(played.leftovers)
-        played.order("signal", ranks=None, signum=USR1)
-        played.order("signal", ranks=[0], signum=USR1)
+        played.order("signal_ranks", ranks=None, signum=USR1)
+        played.order("signal_ranks", ranks=[0], signum=USR1)
         assert len(played.signals) + len(played.leftovers) == sent == 1
         played.pass_time(5.0)
         assert played.all_of("leaked") == []
@@ -307,10 +307,10 @@ class TestEndings:
         played.prepare()
         played.start([b"a"], [b"b"])
         for signum in (USR1, TERM, CONT):
-            played.order("signal", ranks=[0], signum=signum, to=to)
+            played.order("signal_ranks", ranks=[0], signum=signum, to=to)
         whom = FIRST_PID if alone else -FIRST_PID
         assert played.signals == [(whom, USR1), (whom, TERM), (-FIRST_PID, CONT)]
-        played.order("signal", ranks=[1], signum=USR1, to=to)  # ends nothing
+        played.order("signal_ranks", ranks=[1], signum=USR1, to=to)  # ends nothing
         played.exits(0)
         played.exits(1)
         assert played.leftovers == ([(FIRST_PID, TERM)] if alone else [])
@@ -348,8 +348,8 @@ class TestEndings:
         played.now = 1112.0
         played.exits(0)  # no failure
         if signum is not None:
-            played.order("signal", ranks=[1], signum=signum)
-            played.order("signal", ranks=[1], signum=CONT)  # makes nothing good
+            played.order("signal_ranks", ranks=[1], signum=signum)
+            played.order("signal_ranks", ranks=[1], signum=CONT)  # makes nothing good
         played.exits(1, code=3)
         played.exits(2, code=4)
         assert asked == ([(1, FIRST_PID + 1, 3, folder, 5, 1111.0)] if examined else [])
@@ -423,7 +423,7 @@ class TestSamples:
         played.exits(0)
         played.closes(0)
         played.order("sample", seconds=2.5, stacks={"number": 1})
-        played.order("spawn", ranks=[[5, [b"c"], []]], common=[], scrub=[])
+        played.order("spawn_ranks", ranks=[[5, [b"c"], []]], common=[], scrub=[])
         (one,) = Sampling.made
         (order, ranks, place, mark), (again, more, *_) = one.begun
         assert (order["seconds"], order["stacks"]) == (2.5, {"number": 1})
@@ -460,7 +460,7 @@ class TestSamples:
             played.loop.serve(9999, 1)
         assert one.drops == [False, False, True]
         played.loop.first.clear()
-        played.order("pause")
+        played.order("pause_ranks")
         played.loop.first.clear()
         played.loop.serve(9999, 1)
         assert one.drops[-1] is True

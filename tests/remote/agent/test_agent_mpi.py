@@ -68,7 +68,9 @@ class TestMpi:
         played.prepare()
         ranks = [[0, [b"a"], []], [1, [b"b"], [[b"PYTHONPATH", b"/own"]]]]
         common = [[b"PYTHONPATH", b"/all"]]
-        played.order("start", ranks=ranks, common=common, scrub=[], pmi={**MPI, "hook": b"hook"})
+        played.order(
+            "start_ranks", ranks=ranks, common=common, scrub=[], pmi={**MPI, "hook": b"hook"}
+        )
         folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
         found = [played.started[rank].env[b"PYTHONPATH"] for rank in range(2)]
         assert found == [folder + b":/all", folder + b":/own"]
@@ -93,7 +95,7 @@ class TestMpi:
         played.start([b"a"], pmi={**MPI, "size": 1})
         spawned = {**MPI, "size": 1, "world": 1, "first": 1 << 20}
         ranks = [[1 << 20, [b"b"], []]]
-        played.order("spawn", ranks=ranks, common=[], scrub=[], pmi=spawned)
+        played.order("spawn_ranks", ranks=ranks, common=[], scrub=[], pmi=spawned)
         assert set(played.started) == {0, 1 << 20}
         assert played.loop.pmi is not None
         assert set(played.loop.pmi.worlds) == {0, 1}
@@ -160,7 +162,7 @@ class TestMpi:
     def test_segments_are_noted_before_a_signal_and_go_when_all_are_dead(
         self, played: Played, connected: Connected
     ) -> None:
-        played.order("signal", ranks=[0], signum=TERM)
+        played.order("signal_ranks", ranks=[0], signum=TERM)
         assert connected.asked == [("note_segments",)]
         played.left = [44]
         played.order("sweep")

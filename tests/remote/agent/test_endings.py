@@ -106,7 +106,7 @@ class TestStopped:
 
 
 MADE = "os.mkdir(path, 0o700)"
-PREPARES = 'self.cwd = message["cwd"]'
+PREPARES = "self.cwd, self.token = "
 
 
 def changed(module: str, old: str, new: str) -> bytes:
@@ -182,7 +182,7 @@ def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
     handles = "self.no_failure_yet = self.no_failure_yet and"
     agent = boot(payload=changed("agent.agent_loop", handles, f"raise KeyError\n        {handles}"))
     settle(agent)
-    agent.order("signal", ranks=None, signum=signal.SIGUSR1)
+    agent.order("signal_ranks", ranks=None, signum=signal.SIGUSR1)
     assert agent.exit() == 1
     assert agent.living() == []
     assert b"KeyError" in agent.errors

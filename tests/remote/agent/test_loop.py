@@ -115,9 +115,9 @@ class TestSignals:
         )
         assert agent.status(0) == 0
         agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
-        agent.order("signal", ranks=[0], signum=signal.SIGUSR1)
+        agent.order("signal_ranks", ranks=[0], signum=signal.SIGUSR1)
         assert agent.text(0) == b"up\nleft\n"
-        agent.order("signal", ranks=[1], signum=signal.SIGUSR2)
+        agent.order("signal_ranks", ranks=[1], signum=signal.SIGUSR2)
         assert agent.text(1) == b"up\nfine\n"
         agent.finish()
 
@@ -128,7 +128,7 @@ class TestSignals:
         inner = f'sh -c "{trap} echo up; while :; do sleep 0.02; done" & '
         agent.start(["sh", "-c", trap + inner + "while :; do sleep 0.02; done"])
         ready(agent)
-        agent.order("signal", ranks=None, signum=int(signal.SIGUSR1))
+        agent.order("signal_ranks", ranks=None, signum=int(signal.SIGUSR1))
         assert agent.status() == 3
         assert agent.text() == b"up\ngot\ngot\n"
 

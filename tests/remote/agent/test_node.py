@@ -15,7 +15,7 @@ from dispatcher.remote.agent.node import DRAIN, DYING, EXIT_LIFELINE, EXIT_OK, O
 PREPARE = {
     "type": "prepare", "lease": 30.0, "lifeline_grace": 1.0, "heartbeat": 5.0, "credit": 100,
 }  # fmt: skip
-START = {"type": "start"}
+START = {"type": "start_ranks"}
 
 
 def order(type: str, **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -35,7 +35,7 @@ class TestOrders:
         node = Node(0.0)
         assert node.handle(("order", PREPARE), 0.0) == [("credit", 100), ("prepare", PREPARE)]
         assert node.handle(order("probe"), 0.0) == [("probe", {"type": "probe"})]
-        assert node.handle(("order", START), 0.0) == [("start", START)]
+        assert node.handle(("order", START), 0.0) == [("start_ranks", START)]
         spawned = node.handle(("spawned", [[0, 100]]), 0.0)
         assert spawned == [("send", "spawned", {"pids": [[0, 100]]})]
         exited = node.handle(("exited", 0, 0), 1.0)
@@ -45,7 +45,7 @@ class TestOrders:
         swept = ("send", "swept", {"killed": 0, "left": []})
         assert node.handle(("swept", 0, []), 1.0) == [swept, ("exit", EXIT_OK)]
 
-    @cases("kind", ["prepare", "start", "probe", "nonsense", None])
+    @cases("kind", ["prepare", "start_ranks", "probe", "nonsense", None])
     def test_an_order_out_of_place_is_a_notice(self, kind: str | None) -> None:
         node = running(0)
         (action,) = node.handle(("order", {**PREPARE, "type": kind}), 0.0)
@@ -59,13 +59,13 @@ class TestOrders:
     def test_signals_reach_the_living_and_what_the_ended_left(self) -> None:
         node = running(0, 1, 2)
         node.handle(("exited", 1, 0), 0.0)  # its pipes are still held by somebody
-        everyone = order("signal", ranks=None, signum=10)
-        assert node.handle(everyone, 0.0) == [("signal", [0, 1, 2], 10, "all")]
+        everyone = order("signal_ranks", ranks=None, signum=10)
+        assert node.handle(everyone, 0.0) == [("signal_ranks", [0, 1, 2], 10, "all")]
         node.handle(("drained", 1), 0.0)
-        assert node.handle(everyone, 0.0) == [("signal", [0, 2], 10, "all")]
-        some = order("signal", ranks=[1, 2], signum=10)
-        assert node.handle(some, 0.0) == [("signal", [2], 10, "all")]
-        assert node.handle(order("signal", ranks=[1, 7], signum=10), 0.0) == []
+        assert node.handle(everyone, 0.0) == [("signal_ranks", [0, 2], 10, "all")]
+        some = order("signal_ranks", ranks=[1, 2], signum=10)
+        assert node.handle(some, 0.0) == [("signal_ranks", [2], 10, "all")]
+        assert node.handle(order("signal_ranks", ranks=[1, 7], signum=10), 0.0) == []
 
     def test_beats_come_in_time(self) -> None:
         node = running(0)
@@ -101,7 +101,8 @@ class TestOrders:
         """However late we look: first a beat, then what the lease's end brings."""
         node = running(0)
         assert [action[:2] for action in node.tick(100.0)] == [
-            ("send", "beat"), ("alive",), ("send", "dying"), ("signal", [0]), ("signal", [0]),
+            ("send", "beat"), ("alive",), ("send", "dying"), ("signal_ranks", [0]),
+            ("signal_ranks", [0]),
         ]  # fmt: skip
         assert node.next_deadline() == 101.0
         node.handle(("exited", 0, -15), 100.5)
@@ -127,7 +128,7 @@ class TestN5:
         assert node.deadlines == {"lease": 31.0, "beat": 5.0}
         assert node.handle(order("probe"), 1.0) == [("probe", {"type": "probe"})]
         assert prepared() == [("prepare", further)]  # another, before it has started
-        assert node.handle(("order", START), 1.0) == [("start", START)]
+        assert node.handle(("order", START), 1.0) == [("start_ranks", START)]
 
 
 class TestN1:
@@ -153,8 +154,8 @@ class TestN2:
         node = running(0, 1)
         assert node.handle(("lifeline", "link"), 10.0) == [
             ("send", "dying", {"why": "link"}),
-            ("signal", [0, 1], SIGTERM),
-            ("signal", [0, 1], SIGCONT),
+            ("signal_ranks", [0, 1], SIGTERM),
+            ("signal_ranks", [0, 1], SIGCONT),
         ]
         assert node.next_deadline() == 11.0
         assert node.tick(10.9) == []
@@ -199,23 +200,23 @@ class TestN2:
 class TestN6:
     def test_a_paused_node_outlives_its_lease_and_says_nothing(self) -> None:
         node = running(0, 1)
-        assert node.handle(order("pause"), 1.0) == [
-            ("signal", [0, 1], SIGSTOP), ("send", "paused", {}),
+        assert node.handle(order("pause_ranks"), 1.0) == [
+            ("signal_ranks", [0, 1], SIGSTOP), ("send", "paused", {}),
         ]  # fmt: skip
         assert {tuple(node.tick(now)) for now in range(5, 4000, 5)} == {(("alive",),)}
-        assert node.handle(order("resume"), 4000.0) == [
-            ("signal", [0, 1], SIGCONT), ("send", "beat", {}),
+        assert node.handle(order("resume_ranks"), 4000.0) == [
+            ("signal_ranks", [0, 1], SIGCONT), ("send", "beat", {}),
         ]  # fmt: skip
         node.tick(4030.0)
         assert node.state == DYING
 
     def test_no_order_makes_the_lease_run_while_it_is_paused(self) -> None:
         node = running(0)
-        node.handle(order("pause"), 1.0)
+        node.handle(order("pause_ranks"), 1.0)
         for kind in ("ping", "credit", "odd"):
             node.handle(order(kind, count=0), 2.0)
         assert "lease" not in node.deadlines
-        node.handle(order("resume"), 50.0)
+        node.handle(order("resume_ranks"), 50.0)
         assert node.deadlines["lease"] == 80.0
         assert not node.paused
         node.handle(order("ping"), 60.0)
@@ -224,13 +225,13 @@ class TestN6:
     def test_only_the_living_are_stopped_and_continued(self) -> None:
         node = running(2, 0, 1)
         node.handle(("exited", 1, 0), 0.0)
-        assert node.handle(order("pause"), 1.0)[0] == ("signal", [0, 2], SIGSTOP)
-        assert node.handle(order("resume"), 2.0)[0] == ("signal", [0, 2], SIGCONT)
+        assert node.handle(order("pause_ranks"), 1.0)[0] == ("signal_ranks", [0, 2], SIGSTOP)
+        assert node.handle(order("resume_ranks"), 2.0)[0] == ("signal_ranks", [0, 2], SIGCONT)
 
     def test_the_end_of_the_link_counts_all_the_same(self) -> None:
         node = running(0)
-        node.handle(order("pause"), 1.0)
-        assert ("signal", [0], SIGCONT) in node.handle(("lifeline", "link"), 2.0)
+        node.handle(order("pause_ranks"), 1.0)
+        assert ("signal_ranks", [0], SIGCONT) in node.handle(("lifeline", "link"), 2.0)
 
 
 class TestN3:
@@ -284,7 +285,7 @@ class AnyRun(RuleBasedStateMachine):
     def act(self, actions: list[Any]) -> None:
         for action in actions:
             kind, *rest = action
-            if kind == "start":
+            if kind == "start_ranks":
                 assert not self.ending, "N-1"
                 self.alive |= self.planned
                 self.spawned |= self.planned
@@ -300,7 +301,7 @@ class AnyRun(RuleBasedStateMachine):
                 self.exits.append(rest[0])
             elif kind == "send" and rest[0] == "exited":
                 self.told.append(rest[1]["rank"])
-            elif kind == "signal":
+            elif kind == "signal_ranks":
                 assert set(rest[0]) <= self.spawned
 
     def tell(self, event: Any) -> None:
@@ -309,13 +310,15 @@ class AnyRun(RuleBasedStateMachine):
         if self.node.state in (DYING, OVER):
             self.ending = True
 
-    @rule(kind=st.sampled_from(["prepare", "probe", "start", "ping", "sweep", "finish", "odd"]))
+    @rule(
+        kind=st.sampled_from(["prepare", "probe", "start_ranks", "ping", "sweep", "finish", "odd"])
+    )
     def ordered(self, kind: str) -> None:
         self.tell(("order", {**PREPARE, "type": kind}))
 
     @rule(ranks=st.none() | st.lists(st.integers(0, 9)), signum=st.sampled_from([10, 15]))
     def signalled(self, ranks: list[int] | None, signum: int) -> None:
-        self.tell(order("signal", ranks=ranks, signum=signum))
+        self.tell(order("signal_ranks", ranks=ranks, signum=signum))
 
     @rule(why=st.sampled_from(["link", "signal"]))
     def lifeline_lost(self, why: str) -> None:
@@ -402,8 +405,8 @@ class TestPeer:  # N-7
 
     def test_a_stopped_job_is_nobodys_doubt(self) -> None:
         node = self.watching()
-        assert node.handle(order("pause"), 1.0)[0] == ("watch_peer", False)
+        assert node.handle(order("pause_ranks"), 1.0)[0] == ("watch_peer", False)
         assert not any(action[0] == "ask_peer" for action in node.tick(100.0))
-        assert node.handle(order("resume"), 100.0)[0] == ("watch_peer", True)
+        assert node.handle(order("resume_ranks"), 100.0)[0] == ("watch_peer", True)
         assert node.handle(order("ping"), 100.0) == []
         assert node.deadlines["peer"] == 106.25

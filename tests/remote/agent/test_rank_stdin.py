@@ -187,7 +187,7 @@ def test_one_that_has_had_all_is_not_told_of(two: Readers) -> None:
 def start(agent: Agent, readers: list[int], *argvs: list[str]) -> None:
     agent.prepare()
     ranks = [[rank, [word.encode() for word in argv], []] for rank, argv in enumerate(argvs)]
-    agent.order("start", ranks=ranks, common=[], scrub=[], stdin=readers)
+    agent.order("start_ranks", ranks=ranks, common=[], scrub=[], stdin=readers)
     agent.report("spawned")
 
 
@@ -212,7 +212,7 @@ def test_orders_pass_a_reader_that_takes_nothing(agent: Agent) -> None:
     agent.order("odd")
     agent.report("notice")
     assert credit(agent) < 8 * OUTPUT_LIMIT
-    agent.order("signal", ranks=None, signum=15)
+    agent.order("signal_ranks", ranks=None, signum=15)
     assert agent.status() == -15
     assert agent.report("input_closed") == {"type": "input_closed", "rank": 0, "taken": 0}
     agent.until(lambda: credit(agent) == 8 * OUTPUT_LIMIT)

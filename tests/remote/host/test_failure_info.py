@@ -191,7 +191,7 @@ class TestErrorFile:
         folder = agent.prepare()["facts"]["error_folder"]
         agent.start(["sh", "-c", f"echo x > {folder}/rank-0.json; echo up; exec sleep 300"])
         agent.until(lambda: agent.output)
-        agent.order("signal", ranks=None, signum=int(signal.SIGTERM))
+        agent.order("signal_ranks", ranks=None, signum=int(signal.SIGTERM))
         assert agent.report("exited") == {"type": "exited", "rank": 0, "status": -15}
 
 

@@ -164,7 +164,7 @@ class TestEndings:
         agent.prepare()
         (pid,) = agent.start(["sh", "-c", "exec >&- 2>&-; exec sleep 60"]).values()
         agent.until(lambda: len(agent.counts) == 2)
-        agent.order("signal", ranks=None, signum=0)
+        agent.order("signal_ranks", ranks=None, signum=0)
         assert agent.found("exited") is None
         os.kill(pid, signal.SIGKILL)
         assert agent.status() == -signal.SIGKILL

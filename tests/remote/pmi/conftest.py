@@ -22,7 +22,7 @@ JOB = {
     "name": b"kvs_7", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0,
     "universe": 6, "pmix": [b"PMIX_SERVER_URI4"],
 }  # fmt: skip
-ORDER = {"type": "pmix", "parts": {}, "node": 0, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]]}
+ORDER = {"type": "serve_pmix", "parts": {}, "node": 0, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]]}
 FENCE = {"world": 0, "fence": "WORLD" + TAG, "epoch": 0}
 
 

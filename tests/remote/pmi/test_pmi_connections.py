@@ -101,12 +101,12 @@ def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
     ranks.add({**SPAWNED, "size": 3}, FIRST, FIRST + 2)
     ranks.say(FIRST, b"cmd=init pmi_version=1")
     ranks.say(FIRST, b"cmd=barrier_in")
-    waiting = {"type": "pmi_who", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
+    waiting = {"type": "ask_waiting", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
     ((_, kind, who),) = ranks.connections.replies().order(waiting)
     assert (kind, who["never"]) == ("pmi_waiting", [FIRST + 2])
     ((_, kind, fence),) = ranks.say(FIRST + 2, b"cmd=barrier_in")
     assert (kind, fence["world"], fence["epoch"]) == ("pmi_fence", 1, 0)
-    release = {"type": "pmi_release", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
+    release = {"type": "release_fence", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
     assert ranks.connections.replies().order({**release, "world": 0}) == []
     assert ranks.connections.replies().order(release) == []
     assert b"barrier_out" in ranks.hear(FIRST + 2)
@@ -114,7 +114,7 @@ def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
 
 def test_an_answer_finds_its_rank(two: Ranks) -> None:
     two.say(FIRST + 1, b"cmd=lookup_name service=s")
-    answer = {"type": "pmi_answer", "rank": FIRST + 1, "line": b"cmd=lookup_result rc=1\n"}
+    answer = {"type": "answer_rank", "rank": FIRST + 1, "line": b"cmd=lookup_result rc=1\n"}
     assert two.connections.replies().order({**answer, "rank": 1}) == []
     two.connections.replies().order(answer)
     assert (two.hear(1), two.hear(FIRST + 1)) == (b"", answer["line"])
@@ -205,7 +205,7 @@ def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
     assert set(two.connections.worlds) == {0}
     assert set(two.connections.ends) == set(two.connections.fds.values()) == {0, 1}
     assert (
-        two.connections.replies().order({"type": "pmi_answer", "rank": FIRST, "line": b"x"}) == []
+        two.connections.replies().order({"type": "answer_rank", "rank": FIRST, "line": b"x"}) == []
     )
 
 
@@ -281,8 +281,8 @@ def test_each_world_is_told_of_what_it_waits_for(two: Ranks) -> None:
 
 def test_an_answer_to_nobody_is_nothing(two: Ranks) -> None:
     for order in (
-        {"type": "pmi_answer", "rank": 7, "line": b"x"},
-        {"type": "pmi_who", "world": 9, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0},
+        {"type": "answer_rank", "rank": 7, "line": b"x"},
+        {"type": "ask_waiting", "world": 9, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0},
     ):
         assert two.connections.replies().order(order) == []
     assert two.connections.replies().name(7) == "7"  # it has ended

@@ -76,7 +76,7 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     ((_, kind, fields),) = house.connections.tick(31.0)
     assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
     assert house.connections.next_deadline() == math.inf
-    asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
+    asked = {"type": "ask_waiting", **FENCE, "seconds": 3.0}
     ((_, _, fields),) = house.connections.replies().order(asked)
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
     there.epochs[0, "WORLD" + TAG] = 1
@@ -129,7 +129,13 @@ def test_those_of_other_worlds_and_groups_are_not_blamed(
     house.connections.add(job, [4097, 4098])
     end.sendall(control("connected", rank=0) + control("finalized", rank=0))
     house.turn()
-    order = {"type": "pmi_who", "world": world, "fence": group + TAG, "epoch": 0, "seconds": 3.0}
+    order = {
+        "type": "ask_waiting",
+        "world": world,
+        "fence": group + TAG,
+        "epoch": 0,
+        "seconds": 3.0,
+    }
     told = house.connections.replies().order(order)
     assert [fields["never"] for _, _, fields in told] == ([never] if never else [])
     end.close()
@@ -258,7 +264,7 @@ def test_one_that_says_what_is_no_message_counts_as_ended(house: House, said: by
 
 
 WORLD = {
-    "type": "pmix_world", "world": 1, "first": 1 << 20, "name": b"kvs_7_1", "size": 2,
+    "type": "share_world", "world": 1, "first": 1 << 20, "name": b"kvs_7_1", "size": 2,
     "hosts": [[b"b", [0, 1]]], "nodes": [1], "node": None, "apps": [2],
 }  # fmt: skip
 
@@ -291,7 +297,7 @@ def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     replies = house.connections.replies()
     assert replies.order(WORLD) == []
     for ask, line in ((5, b" rc=0 port=\3a port=b"), (6, b" rc=0 world=1"), (6, b" rc=0 world=1")):
-        answer = {"type": "pmi_answer", "rank": 1, "ask": ask, "line": b"cmd=x_result%s\n" % line}
+        answer = {"type": "answer_rank", "rank": 1, "ask": ask, "line": b"cmd=x_result%s\n" % line}
         assert replies.order(answer) == []
     told, part, _, spawned, _ = heard(end, 5)
     assert (told["type"], told["name"], told["first"], told["node"]) == (
@@ -325,7 +331,7 @@ def test_what_is_refused_is_told_by_number(house: House) -> None:
     for line, status in ((b"service_not_found", -46), (b"refused_by_dispatch", -29)):
         end.sendall(control("spawn", id=6, rank=0, segments=[]))
         house.turn()
-        answer = {"type": "pmi_answer", "rank": 0, "ask": 6, "line": b"cmd=x rc=1 msg=%s\n" % line}
+        answer = {"type": "answer_rank", "rank": 0, "ask": 6, "line": b"cmd=x rc=1 msg=%s\n" % line}
         assert house.connections.replies().order(answer) == []
         (released,) = heard(end, 1)
         assert released["status"] == status

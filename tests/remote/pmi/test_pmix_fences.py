@@ -27,7 +27,7 @@ def test_a_fence_goes_up_and_comes_down(house: House) -> None:
     packet = fields.pop("keys")
     assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
     keys = [packet, zlib.compress(b"theirs")]
-    order = {"type": "pmi_release", **FENCE, "number": 0, "keys": keys}
+    order = {"type": "release_fence", **FENCE, "number": 0, "keys": keys}
     assert house.connections.replies().order({**order, "epoch": 1}) == []  # out of turn
     assert house.connections.replies().order(order) == []
     part, release = heard(end, 2)
@@ -46,7 +46,7 @@ def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
     house.turn()
     size = 5 << 20
     house.connections.replies().order(
-        {"type": "pmi_release", **FENCE, "number": 0, "keys": [zlib.compress(bytes(size))]}
+        {"type": "release_fence", **FENCE, "number": 0, "keys": [zlib.compress(bytes(size))]}
     )
     assert there.outgoing
     end.sendall(control("connected", rank=0))
@@ -67,7 +67,7 @@ def test_what_other_hosts_send_is_bounded(house: House, size: int) -> None:
     _, end = house.serving()
     end.sendall(control("fence", id=5, members=ALL, data=b"mine"))
     house.turn()
-    house.connections.replies().order({"type": "pmi_release", **FENCE, "number": 0, "keys": keys})
+    house.connections.replies().order({"type": "release_fence", **FENCE, "number": 0, "keys": keys})
     assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE, "number": 0}]
     end.close()
 
@@ -83,7 +83,7 @@ def test_what_comes_when_the_bound_is_reached_is_bounded_too(
     house.turn()
     tracemalloc.start()
     try:
-        order = {"type": "pmi_release", **FENCE, "number": 0, "keys": keys}
+        order = {"type": "release_fence", **FENCE, "number": 0, "keys": keys}
         house.connections.replies().order(order)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
@@ -94,7 +94,7 @@ def test_what_comes_when_the_bound_is_reached_is_bounded_too(
 
 def test_fences_of_pmi_1_are_not_its_affair(house: House) -> None:
     there, end = house.serving()
-    for kind in ("pmi_release", "pmi_who"):
+    for kind in ("release_fence", "ask_waiting"):
         order = {"type": kind, **FENCE, "fence": "WORLD:0", "keys": [], "seconds": 1.0}
         assert there.order(order) is None
     end.close()
@@ -138,7 +138,7 @@ def test_all_that_a_fence_brings_is_bounded(
     assert fields["fence"] == "1-2" + TAG
     keys = [zlib.compress(b"x" * size) for size in sizes]
     order = {
-        "type": "pmi_release", **FENCE, "fence": "1-2" + TAG, "keys": keys, "number": 0,
+        "type": "release_fence", **FENCE, "fence": "1-2" + TAG, "keys": keys, "number": 0,
     }  # fmt: skip
     assert house.connections.replies().order(order) == []
     assert house.connections.replies().order(order) == []  # once is enough
@@ -154,14 +154,14 @@ def test_all_that_a_fence_brings_is_bounded(
 
 def test_who_is_asked_for_of_a_fence_that_waits_here_is_nobody(house: House) -> None:
     _, end = house.serving()
-    asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
+    asked = {"type": "ask_waiting", **FENCE, "seconds": 3.0}
     end.sendall(control("connected", rank=0) + control("connected", rank=1))
     house.turn()
     assert len(house.connections.replies().order(asked)) == 1
     end.sendall(control("fence", id=1, members=ALL, data=b""))
     house.turn()
     assert house.connections.replies().order(asked) == []
-    order = {"type": "pmi_release", **FENCE, "number": 0, "keys": []}
+    order = {"type": "release_fence", **FENCE, "number": 0, "keys": []}
     house.connections.replies().order(order)
     assert house.connections.replies().order(asked) == []
     assert len(house.connections.replies().order({**asked, "epoch": 1})) == 1
@@ -180,7 +180,7 @@ def test_a_group_is_made_and_gets_its_number(house: House) -> None:
     for number, fields in enumerate(sent, 1):
         assert (fields["world"], fields["epoch"]) == (0, 0)
         assert int(fields["fence"].removeprefix("WORLD:")) >= pmix_bridge.ONCE
-        order = {**fields, "type": "pmi_release", "keys": [fields["keys"]] * 2, "number": number}
+        order = {**fields, "type": "release_fence", "keys": [fields["keys"]] * 2, "number": number}
         assert house.connections.replies().order(order) == []
     part, release, _, other = heard(end, 4)
     assert (part["data"], release) == (

@@ -18,7 +18,7 @@ from dispatcher.remote.pmi.pmix_server import Found
 
 from .test_pmi_connections import PLANNED, Ranks
 
-LOOK = {"type": "mpi_look", "over": False}
+LOOK = {"type": "query_inside", "over": False}
 
 
 @pytest.fixture
