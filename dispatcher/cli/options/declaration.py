@@ -18,6 +18,7 @@ that has what it needs. The first sentence of a help text must make sense alone:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import click
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dataclasses import replace as replace
 
     from typing_extensions import dataclass_transform
+
+    from dispatcher.model.frozen import Value
 else:
 
     def dataclass_transform(**_: object) -> Any:
@@ -375,6 +378,13 @@ def converted(options: Options, kind: type[Kind], **changes: Any) -> Kind:
     return kind(
         **{name: value for name, value in vars(options).items() if name in known}, **changes
     )
+
+
+def carried(options: Options, kind: type[Value]) -> dict[str, Any]:
+    """The ``options`` that fields of ``kind`` are named after, less those that were not given."""
+    known = names_of(type(options))
+    found = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in known}
+    return given(**found)
 
 
 def given(**values: Any) -> dict[str, Any]:

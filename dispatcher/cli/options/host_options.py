@@ -16,7 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from dispatcher.cli.options.declaration import Options, Share, dry_run_option, option, replace
+from dispatcher.cli.options.declaration import (
+    Options,
+    Share,
+    carried,
+    dry_run_option,
+    option,
+    replace,
+)
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, NoHosts, NoPassword, UsageError
 from dispatcher.model.names import shown
@@ -308,9 +315,7 @@ def ways(options: LoginOptions) -> Ways:
     """How to reach the hosts, by the options. Raises: UsageError."""
     from dispatcher.api.transports import Ways
 
-    return Ways(
-        options.transport, options.rsh, options.ssh_config, options.host_keys, options.ask_pass
-    )
+    return Ways(**carried(options, Ways))
 
 
 def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:

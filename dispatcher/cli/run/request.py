@@ -1,6 +1,6 @@
-"""From the options of ``run`` to a ``Request``: each flag's text becomes its value.
+"""From the options of ``run`` to a ``Request``, most of whose fields are options of the same name.
 
-One file, since it is one list.
+The list of ``request`` has the others, whose text needs judging.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dispatcher.api.request import cwd_of, granted_here, names_other, python_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_file
 from dispatcher.cli.options.connect_options import WINDOW
-from dispatcher.cli.options.declaration import given
+from dispatcher.cli.options.declaration import carried
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, typed, value_origin
 from dispatcher.cli.run.run import RunOptions
@@ -83,48 +83,35 @@ def request(options: RunOptions) -> Request:
         )
     if launcher is not None:
         hosts = with_slots(launcher, hosts, _nproc_of_launcher(options, launcher))
+    if options.pmi_port and options.mpi == "none":
+        raise ConflictingOptions("--pmi-port and --mpi none exclude each other")
     environ = dict(os.environ)
     nnodes, least = _nnodes(options)
-    return Request(
-        hosts=granted_here(hosts, environ),
-        program=program,
-        cwd=_cwd(options),
-        np=None if lines else options.np,
-        nnodes=nnodes,
-        nproc_per_node=None if lines else 1 if per_node else _nproc(options.nproc_per_node),
-        include=include,
-        exclude=exclude,
-        map_by="block" if options.map_by == "slot" else options.map_by,
-        rank_by=options.rank_by,
-        report_bindings=options.report_bindings,
-        rankfile=_rankfile(options.rankfile),
-        oversubscribe=options.oversubscribe,
-        python=options.python or python_of(environ),
-        user=options.user,
-        port=options.ssh_port,
-        environ=environ,
-        exports=(*(LAUNCHERS[launcher].env if launcher else ()), *options.exports),
-        env_files=_env_files(options.env_files, environ),
-        devices=options.devices,
-        omp="keep" if per_node and options.omp == "auto" else _omp(options.omp),
-        master_addr=options.master_addr,
-        master_port=options.master_port,
-        iface=options.iface,
-        mpi="none" if per_node and options.mpi == "auto" else options.mpi,
-        pmi_port=_pmi_port(options),
-        stdin=stdin,
-        limits=_limits(options),
-        signal_to=options.signal_to or "auto",
-        restarts=_restarts(options, least),
-        spares=options.spares,
-        bind_to=options.bind_to,
-        mem_bind=options.mem_bind,
-        near_hca=options.near_hca,
-        allow_different_code=options.allow_different_code,
-        local_rank_arg=_local_rank_arg(options.local_rank_arg),
-        per_node=per_node,
-        parts=tuple(map(_part, lines)),
-    )
+    by_hand: dict[str, Any] = {
+        "hosts": granted_here(hosts, environ),
+        "program": program,
+        "cwd": _cwd(options),
+        "np": None if lines else options.np,
+        "nnodes": nnodes,
+        "nproc_per_node": None if lines else 1 if per_node else _nproc(options.nproc_per_node),
+        "include": include,
+        "exclude": exclude,
+        "map_by": "block" if options.map_by == "slot" else options.map_by,
+        "rankfile": _rankfile(options.rankfile),
+        "python": options.python or python_of(environ),
+        "port": options.ssh_port,
+        "environ": environ,
+        "exports": (*(LAUNCHERS[launcher].env if launcher else ()), *options.exports),
+        "env_files": _env_files(options.env_files, environ),
+        "omp": "keep" if per_node and options.omp == "auto" else _omp(options.omp),
+        "mpi": "none" if per_node and options.mpi == "auto" else options.mpi,
+        "stdin": stdin,
+        "limits": _limits(options),
+        "restarts": _restarts(options, least),
+        "per_node": per_node,
+        "parts": tuple(map(_part, lines)),
+    }
+    return Request(**{**carried(options, Request), **by_hand})
 
 
 def _part(line: PartLine) -> Part:
@@ -261,15 +248,6 @@ def _nproc_of_launcher(options: RunOptions, launcher: str) -> int | None:
     return nproc if isinstance(nproc, int) else None
 
 
-def _local_rank_arg(text: str | None) -> str | None:
-    if text is not None and (not text or "=" in text or "\0" in text):
-        raise UsageError(
-            f"--local-rank-arg: not the name of an argument: {text!r}",
-            hint="--local-rank-arg --local_rank",
-        )
-    return text
-
-
 def _kind(options: RunOptions) -> Literal["script", "module", "command"]:
     if options.module:
         return "module"
@@ -294,12 +272,6 @@ def _stdin(options: RunOptions) -> Stdin:
     if sys.stdin is None:
         raise UsageError(f"--stdin {chosen}: standard input is closed")
     return chosen
-
-
-def _pmi_port(options: RunOptions) -> bool:
-    if options.pmi_port and options.mpi == "none":
-        raise ConflictingOptions("--pmi-port and --mpi none exclude each other")
-    return bool(options.pmi_port)
 
 
 def _omp(text: str) -> int | Literal["auto", "keep"]:
@@ -361,10 +333,7 @@ def _check_text(text: bytes, path: str) -> None:
 
 def _limits(options: RunOptions) -> Limits:
     """The options that have the names of limits, and those that depend on them."""
-    own = ("time_limit", "stop_signal")
-    names = [name for name in Limits.__match_args__ if hasattr(RunOptions, name)]
-    found = given(**{name: getattr(options, name) for name in names if name not in own})
-    found |= _end_of_time(options)
+    found = {**carried(options, Limits), **_end_of_time(options)}
     if options.stop_signal is not None:
         found["stop_signal"] = parse_signal(options.stop_signal, "--stop-signal")
     if options.fanout_tree is not None:
@@ -421,13 +390,10 @@ def _nnodes(options: RunOptions) -> tuple[int | None, int | None]:
 
 
 def _restarts(options: RunOptions, least: int | None) -> Restarts:
-    most = options.max_restarts
-    found = given(
-        most=None if most is None else 0 if most == "0" else parse_count(most, "--max-restarts"),
-        min_nodes=least,
-        max_host_failures=options.max_host_failures,
-        delay=options.restart_delay,
-        progress_file=options.progress_file,
-        progress_line=options.progress_line,
-    )
+    found = {**carried(options, Restarts), "min_nodes": least}
+    if options.max_restarts is not None:
+        most = options.max_restarts
+        found["most"] = 0 if most == "0" else parse_count(most, "--max-restarts")
+    if options.restart_delay is not None:
+        found["delay"] = options.restart_delay
     return Restarts(**found)

@@ -340,6 +340,12 @@ def check(request: Request, run_id: str) -> None:
             raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
     if not request.python or request.python.startswith("-"):
         raise UsageError(f"--python: not a program: {shown(request.python)}")
+    local = request.local_rank_arg
+    if local is not None and (not local or "=" in local or "\0" in local):
+        raise UsageError(
+            f"--local-rank-arg: not the name of an argument: {local!r}",
+            hint="--local-rank-arg --local_rank",
+        )
     if request.stdin != "none" and request.restarts.most:
         raise ConflictingOptions(
             f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",

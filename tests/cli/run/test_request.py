@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from cases import cases
 
+from dispatcher.cli.options.declaration import carried
 from dispatcher.cli.run.request import MOST_ENV_FILE, request
+from dispatcher.model.arguments import check_types
 from dispatcher.model.errors import PlanError, UsageError
-from dispatcher.plan.job.request import Limits, Restarts
+from dispatcher.plan.job.request import Limits, Request, Restarts
 
 from ..conftest import Parsed
 
@@ -64,6 +66,29 @@ def test_what_an_option_becomes(parsed: Parsed, words: list[str], field: str, va
     assert getattr(found, field) == value
     assert [host.name for host in found.hosts.hosts] == ["n1", "n2"]
     assert (found.program.kind, found.program.argv) == ("command", ("prog",))
+
+
+def test_each_value_has_the_type_of_its_field(parsed: Parsed) -> None:
+    """mypy does not see values that go by name."""
+    words = [
+        "--rank-by=node", "--report-bindings", "--oversubscribe", "--user=me", "--devices=rank",
+        "--master-addr=n9", "--master-port=1", "--iface=ib0", "--pmi-port", "--signal-to=all",
+        "--spares=1", "--bind-to=gpu", "--mem-bind=local", "--near-hca", "--allow-different-code",
+        "--local-rank-arg=--l", "--np=2", "--nnodes=2:3", "--nproc-per-node=gpu", "--include=n1",
+        "--map-by=numa", "--python=p", "--ssh-port=22", "-xA=1", "--omp=4", "--mpi=pmi1",
+        "--stdin=1", "--heartbeat=3", "--fanout=9", "--max-restarts=2", "--max-host-failures=2",
+    ]  # fmt: skip
+    options = parsed("run", "-H", "n1:2,n2:2", *words, *PROGRAM)
+    found = request(options)
+    check_types("request", Request, vars(found))
+    check_types("limits", Limits, vars(found.limits))
+    check_types("restarts", Restarts, vars(found.restarts))
+    usual = vars(request(parsed("run", "-H", "n1:2", *PROGRAM)))
+    names = carried(options, Request).keys()
+    assert {name for name in names if getattr(found, name) == usual[name]} == {
+        "per_node",
+        "env_files",
+    }
 
 
 @pytest.mark.parametrize(
@@ -217,8 +242,6 @@ def test_torchrun_starts_the_ranks_of_a_host_by_itself(parsed: Parsed) -> None:
         (["-H", "n1", "--per-node", "--nproc-per-node", "2", *PROGRAM], "--per-node starts one p"),
         (["-H", "n1", "--launcher", "torchrun", "--nproc-per-node", "x", "a.py"], "--nproc-per"),
         (["-H", "n1", "--python", "", *PROGRAM], "--python: an empty name"),
-        (["-H", "n1", "--local-rank-arg", "a=b", *PROGRAM], "--local-rank-arg: not the name"),
-        (["-H", "n1", "--local-rank-arg", "", *PROGRAM], "--local-rank-arg: not the name"),
         (["-H", "n1", "--pmi-port", "--mpi", "none", *PROGRAM], "--pmi-port and --mpi none"),
         (["-H", "n1", "--omp", "lots", *PROGRAM], "--omp"),
         (["-H", "n1", "--np", "0", *PROGRAM], "--np"),

@@ -108,6 +108,10 @@ def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> N
         ({"user": ""}, "r", "--user: empty user name", "write user@host"),
         ({"master_addr": "n{1}"}, "r", "--master-addr: '{' has no place in a host name: 'n{1}'",
          "ranges are written n[1-3]"),
+        ({"local_rank_arg": ""}, "r", "--local-rank-arg: not the name of an argument: ''",
+         "--local-rank-arg --local_rank"),
+        ({"local_rank_arg": "a=b"}, "r", "--local-rank-arg: not the name of an argument: 'a=b'",
+         "--local-rank-arg --local_rank"),
         ({"iface": "a b"}, "r", "--iface: ' ' has no place in an interface name: 'a b'", None),
     ],
 )  # fmt: skip
