@@ -491,12 +491,3 @@ class Host(TypedDict):
     host: str
     user: str | None
     port: int | None
-
-
-class Setting(TypedDict):
-    """An element of ``dispatch config --json``. origin: the file, or the variable."""
-
-    schema: Literal["setting/1"]
-    option: str
-    value: Any
-    origin: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,10 +18,18 @@ from dispatcher.cli.options.declaration import (
     replace,
 )
 from dispatcher.cli.options.option_defaults import settings, typed
+from dispatcher.model.frozen import Document, value
 from dispatcher.plan.variables import HIDDEN, is_secret
 
-if TYPE_CHECKING:
-    from dispatcher.model import formats
+
+@value
+class Default(Document):
+    """An element of ``dispatch config --json``. origin: the file, or the variable."""
+
+    schema = "setting/1"
+    option: str
+    value: Any
+    origin: str
 
 
 class ConfigOptions(Options):
@@ -70,7 +78,7 @@ def config(options: ConfigOptions) -> int:
     about = load(options.name)
     found = settings(about, options.profile)
     usual = names_of(named(COMMANDS[options.name][0]))
-    found_all: list[tuple[str, Any, str]] = []  # option, value, origin
+    listed: list[Default] = []
     for parameter in about.params:
         if not isinstance(parameter, click.Option) or not parameter.expose_value:
             continue
@@ -78,20 +86,16 @@ def config(options: ConfigOptions) -> int:
         context = click.Context(about)
         by_variable = parameter.value_from_envvar(context)
         if by_variable is not None:
-            found_all.append((shown, by_variable, f"variable {parameter.envvar}"))
+            listed.append(Default(shown, _open(by_variable), f"variable {parameter.envvar}"))
         elif parameter.name in found:
             setting = found[parameter.name]
-            found_all.append((shown, setting.value, setting.origin))
+            listed.append(Default(shown, _open(setting.value), setting.origin))
         elif options.everything:
-            found_all.append((shown, usual[parameter.name or ""], "built in"))
+            listed.append(Default(shown, _open(usual[parameter.name or ""]), "built in"))
     if options.as_json:
-        listed: list[formats.Setting] = [
-            {"schema": "setting/1", "option": name, "value": _open(value), "origin": origin}
-            for name, value, origin in found_all
-        ]
         tell(listed)
         return 0
-    rows = [(name, _value(value), origin) for name, value, origin in found_all]
+    rows = [(one.option, _words(one.value), one.origin) for one in listed]
     print_lines(columns(rows) if rows else [f"no dispatch.toml sets defaults for {options.name}"])
     return 0
 
@@ -106,6 +110,5 @@ def _open(value: Any) -> Any:
     return value
 
 
-def _value(value: Any) -> str:
-    """The value as text, with secrets hidden."""
-    return "none" if value is None else json.dumps(_open(value))
+def _words(value: Any) -> str:
+    return "none" if value is None else json.dumps(value)
