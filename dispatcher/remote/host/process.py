@@ -163,15 +163,32 @@ def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> 
         os._exit(1)
 
 
+def child(work: Callable[[int], None], what: str) -> tuple[int, int]:
+    """Do ``work`` in a child; its pid, and the end to read of a pipe whose other end ``work`` gets.
+
+    what: see ``become``. Raises: OSError where there is no room for one more.
+    """
+    parent = os.getpid()
+    out, into = os.pipe()
+    try:
+        pid = os.fork()
+        if pid == 0:
+            become(parent, {into}, lambda: work(into), what)
+    except OSError:
+        os.close(out)
+        raise
+    finally:
+        os.close(into)
+    return pid, out
+
+
 def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -> bytes:
     """Do ``work`` in a child and return its data; after ``seconds`` kill it, as it may hang.
 
     work: is called with a function that sends data at once; its result is sent last, after a NUL.
     """
-    agent = os.getpid()
-    out, into = os.pipe()
 
-    def answer() -> None:
+    def answer(into: int) -> None:
         os.dup2(into, 1)
         os.dup2(into, 2)  # else a reader of our errors would wait for the child's end
         last = b"\0" + work(lambda data: os.write(1, data))
@@ -179,14 +196,9 @@ def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -
             last = last[os.write(1, last) :]
 
     try:
-        pid = os.fork()
+        pid, out = child(answer, "look")
     except OSError:  # no rank can be started either, which says more
-        os.close(out)
-        os.close(into)
         return b"\0\0" + work(len)
-    if pid == 0:
-        become(agent, {into}, answer, "look")
-    os.close(into)
     told, more, until = b"", b"-", monotonic() + seconds
     while more and select.select([out], [], [], max(0.0, until - monotonic()))[0]:
         more = os.read(out, 1 << 16)

@@ -17,7 +17,7 @@ from _signal import SIGKILL, SIGSTOP  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.host.process import become
+from dispatcher.remote.host.process import child
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -64,10 +64,9 @@ class Sampler:
         self.stop()
         self.seconds = seconds = order["seconds"]
         stacks = order.get("stacks")
-        agent = os.getpid()
-        out, into = os.pipe()
 
-        def work() -> None:
+        def work(into: int) -> None:
+            os.setpgid(0, 0)
             if stacks is not None:
                 from dispatcher.remote.probe.stack_dump import gather
 
@@ -75,18 +74,8 @@ class Sampler:
             if seconds:
                 sample(into, seconds, ranks, mark)
 
-        try:
-            self.pid = os.fork()
-        except OSError:
-            os.close(out)
-            os.close(into)
-            raise
-        if self.pid == 0:
-            os.setpgid(0, 0)
-            become(agent, {into}, work, "sampler")
-        os.close(into)
-        os.set_blocking(out, False)
-        self.fd = out
+        self.pid, self.fd = child(work, "sampler")
+        os.set_blocking(self.fd, False)
         self.poll.register(self.fd, select.EPOLLIN)
 
     def read(self, drop: bool) -> list[Action]:
@@ -185,15 +174,14 @@ class Gpus:
 
     def start(self, now: float) -> None:
         """Start it. Raises: OSError."""
-        out, into = os.pipe()
-        sampler = os.getpid()
-        self.pid = os.fork()
-        if self.pid == 0:
+
+        def work(into: int) -> None:
             from dispatcher.remote.probe.usage import read_gpus
 
-            become(sampler, {into}, lambda: read_gpus(into, self.seconds), "sampler")
-        os.close(into)
-        self.fd, self.heard, self.decoder = out, now, Decoder()
+            read_gpus(into, self.seconds)
+
+        self.pid, self.fd = child(work, "sampler")
+        self.heard, self.decoder = now, Decoder()
 
     def read(self) -> None:
         """Take a reading from the process, or note its end."""

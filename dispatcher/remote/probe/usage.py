@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 from time import monotonic, sleep
 
+from dispatcher.remote.host.process import child
 from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False
@@ -269,25 +270,20 @@ def program() -> Callable[[], Reading] | None:
 
 
 def start(argv: list[str]) -> tuple[int, int]:
-    """Run ``argv``, with an absolute path; (what it writes to its standard output, its pid)."""
-    out, into = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            null = os.open("/dev/null", os.O_RDWR)
-            os.dup2(null, 0)
-            os.dup2(null, 2)
-            os.dup2(into, 1)
-            os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
-        finally:
-            os._exit(127)
-    os.close(into)
-    return out, pid
+    """Run ``argv``, with an absolute path; its pid, and a pipe with its standard output."""
+
+    def run(into: int) -> None:
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd, here in ((null, 0), (into, 1), (null, 2)):
+            os.dup2(fd, here)
+        os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
+
+    return child(run, argv[0])
 
 
 def output(argv: list[str]) -> bytes:
     """The standard output of ``argv``, bounded; waits for its end."""
-    out, pid = start(argv)
+    pid, out = start(argv)
     data = b""
     while len(data) < MOST_TEXT and (more := os.read(out, MOST_TEXT)):
         data += more

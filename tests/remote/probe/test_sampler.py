@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from open_files import open_files
 
-from dispatcher.remote.host import proctree
+from dispatcher.remote.host import process, proctree
 from dispatcher.remote.probe import sampler, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
@@ -200,7 +200,7 @@ class TestHeard:
 
         one.stop()
         before = open_files()
-        monkeypatch.setattr(sampler, "os", Os(fork=refuse))
+        monkeypatch.setattr(process, "os", Os(fork=refuse))
         with pytest.raises(OSError, match="no more"):
             one.begin({"seconds": 1.0}, {})
         assert not open_files() - before
@@ -211,7 +211,7 @@ def test_a_sampler_that_has_ended_is_not_taken_for_something_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may not be reaped yet when the sweep counts what it killed."""
-    monkeypatch.setattr(sampler, "become", lambda *_: os._exit(0))
+    monkeypatch.setattr(process, "become", lambda *_: os._exit(0))
     with select.epoll() as poll:
         one = sampler.Sampler(poll)
         one.begin({"seconds": 0.0}, {})
