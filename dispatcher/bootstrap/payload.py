@@ -66,6 +66,9 @@ PYTHON, SHELL = b"P\n", b"S\n"
 NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
 
+#: the agent's variable for the Python that the user named, if the agent runs by another; else empty
+PASSED_OVER = "DISPATCH_AGENT_PYTHON"
+
 #: the first bytes for a host: a login file that reads standard input gets lines of these
 BLANK_LINES = b"\n" * 8
 #: why nothing can start on a host, and a fix
@@ -172,6 +175,7 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
     first, last: names or absolute paths to try before and after the usual ones;
     they come from the user's flags and hostfile. One in ``last`` that would need
     quoting is left out. run_id: put into the agent's environment, by which it is found.
+    ``PASSED_OVER`` tells the agent that it runs by another than the first of ``first``.
     Raises: UsageError for one in ``first`` that would need quoting.
     """
     for name in first:
@@ -179,14 +183,15 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
             raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
     names = dict.fromkeys((*first, *PYTHONS, *filter(is_plain, last)))
     tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
-    script = tag + _become('-c "' + _STAGE_ZERO + '"', names)
+    script = tag + _become('-c "' + _STAGE_ZERO + '"', names, first[0] if first else "")
     return f"exec /bin/sh -c '{script}'"
 
 
-def _become(start: str, names: Iterable[str] = PYTHONS) -> str:
-    """Script that becomes the first Python among ``names``, with ``start``."""
+def _become(start: str, names: Iterable[str] = PYTHONS, wanted: str = "") -> str:
+    """Script that becomes the first Python among ``names``, with ``start``. wanted: "": any."""
+    note = f'w={wanted};[ "${{r:-$q}}" = "$w" ]&&w=;export {PASSED_OVER}="$w";' if wanted else ""
     return (
-        f'n="{" ".join(names)}";{_FIND}[ "$q" ]&&exec "${{r:-$q}}" -I -S {start};'
+        f'n="{" ".join(names)}";{_FIND}{note}[ "$q" ]&&exec "${{r:-$q}}" -I -S {start};'
         f'echo "{NO_PYTHON_MARK}$n" >&2; exit {NO_PYTHON_STATUS}'
     )
 
@@ -316,6 +321,7 @@ def _stage_one(size: int) -> bytes:
     source = (
         "import os,sys\n"
         f"if sys.version_info<{OLDEST_PYTHON!r}:\n"
+        f" os.environ.get({PASSED_OVER!r})==''and os.environ.update({PASSED_OVER}=sys.executable)\n"
         f" for p in map('python3.{{}}'.format,{_MINORS!r}):\n"
         "  try:os.execvp(p,[p,'-I','-S','-c','import io;f=io.FileIO(0);S=%r;exec(S)'%S])\n"
         "  except OSError:pass\n"

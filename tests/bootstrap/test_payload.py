@@ -440,6 +440,43 @@ class TestShims:
         assert (failure.hint or "").endswith("--agent-python /usr/bin/python3")
 
 
+class TestNamed:
+    """A Python that the user named, where it is passed over for another."""
+
+    @pytest.mark.parametrize("named", ["/no/such/python3", "too-old", "shim"])
+    def test_a_note_names_it_and_the_one_that_runs(
+        self, named: str, tmp_path: Path, too_old: str, newest: str
+    ) -> None:
+        shim(tmp_path, "shim", "/bin/false")
+        first = {"too-old": too_old, "shim": str(tmp_path / "shim")}.get(named, named)
+        shim(tmp_path, "python3", newest)
+        shim(tmp_path, "python3.14", newest)
+        agent = Agent(first, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+        try:
+            agent.prepare()
+            (note,) = (report["text"] for report in agent.reports if report["type"] == "notice")
+            start, _, end = note.partition(" does not work on this host; the agent runs on ")
+            assert start.startswith("--agent-python ")
+            assert os.path.realpath(start.split()[1]) == os.path.realpath(first)
+            assert os.path.exists(end)
+            agent.start(["sh", "-c", "echo $DISPATCH_AGENT_PYTHON."])
+            assert agent.text() == b".\n"
+            agent.finish()
+        finally:
+            agent.close()
+
+    def test_one_that_works_needs_no_note(self, newest: str) -> None:
+        agent = Agent(newest)
+        try:
+            agent.prepare()
+            assert [report["type"] for report in agent.reports] == ["ready"]
+            agent.start(["sh", "-c", "echo ${DISPATCH_AGENT_PYTHON-none}"])
+            assert agent.text() == b"none\n"
+            agent.finish()
+        finally:
+            agent.close()
+
+
 class TestNoPython:
     def test_one_without_a_module_is_named(self, newest: str) -> None:
         """As Debian's python3-minimal, which has no ctypes."""

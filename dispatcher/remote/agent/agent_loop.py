@@ -10,6 +10,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]
 import os
 import select
+import sys
 from _collections import deque  # type: ignore[import-not-found]
 from errno import EIO
 from time import monotonic
@@ -172,6 +173,9 @@ class Loop:
             beat = message["heartbeat"]
             self.node.watches = True
         self.no_failure_yet = True
+        if passed_over := os.environ.pop("DISPATCH_AGENT_PYTHON", ""):
+            text = "--agent-python %s does not work on this host; the agent runs on %s"
+            self.do_send("notice", {"text": text % (passed_over, sys.executable)})
         if self.pmi is not None:
             self.pmi.close_ports()
         self.pmi = None
