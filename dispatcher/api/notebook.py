@@ -10,13 +10,13 @@ import html
 import re
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.output.monitor.run_progress import Progress
+from dispatcher.core.events.run_events import Sink
+from dispatcher.output.monitor.run_picture import picture_of
+from dispatcher.output.run_state import RunState
 from dispatcher.output.text.sanitize import sanitize_text
 
 #: seconds between two updates at least
@@ -47,24 +47,21 @@ def display_here() -> Callable[..., Any] | None:
 
 
 class Cell(Sink):
-    """The output below a cell. hosts: their names. display: IPython's function."""
+    """The output below a cell; ``begin`` shows it. display: IPython's function."""
 
-    def __init__(self, hosts: Sequence[str], display: Callable[..., Any]) -> None:
-        from dispatcher.output.terminal.footer import Footer  # loads rich
-
-        self._progress = Progress(len(hosts), time.monotonic)
-        self._footer = Footer(hosts)
+    def __init__(self, display: Callable[..., Any]) -> None:
+        self._display = display
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         self._lock = threading.Lock()  # notes come from several threads
         self._last = 0.0
         self._ended = False
-        self._handle = display(_Shown(self._now()), display_id=True)
 
-    def event(self, entry: Entry) -> None:
-        self._progress.event(entry)
+    def begin(self, state: RunState) -> None:
+        """Show the run that ``state`` follows."""
+        from dispatcher.output.terminal.footer import Footer  # loads rich
 
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        self._progress.output(rank, stream, data)
+        self._state, self._footer = state, Footer(state.hosts)
+        self._handle = self._display(_Shown(self._now()), display_id=True)
 
     def tick(self, now: float) -> bool:
         if now - self._last >= EVERY and not self._ended:
@@ -85,7 +82,7 @@ class Cell(Sink):
         self._show([*notes, *lines])
 
     def _now(self) -> list[str]:
-        lines = [line.plain for line in self._footer.lines(self._progress.picture(), (), COLUMNS)]
+        lines = [line.plain for line in self._footer.lines(picture_of(self._state), (), COLUMNS)]
         with self._lock:
             return [*self._notes, *lines]
 

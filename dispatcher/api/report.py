@@ -23,6 +23,7 @@ from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import clock
 from dispatcher.model.paths import create, write_all
+from dispatcher.output.run_state import RunState
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.story import signal_name
 from dispatcher.plan.job import placement
@@ -207,29 +208,30 @@ class Report(Value):
         }
 
 
-class Fold(ev.Sink):
-    """Makes the report on a run from its events, ``RunBegan`` to ``RunClosed``.
+class Fold(RunState):
+    """The state of a run, from which its report is made once the run is over.
 
-    It keeps only the present attempt's ranks. folder: of the run's files.
+    Its events are those from ``RunBegan`` to ``RunClosed``. folder: of the run's files.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, hosts: Sequence[str] = ()) -> None:
+        super().__init__(hosts)
         self.seq = 0
         self._folder = folder
         self._began: mon.RunBegan | None = None
         self._closed: mon.RunClosed | None = None
         self._excluded: list[Exclusion] = []
-        self._pids: dict[int, int] = {}
-        self._nodes: dict[int, int] = {}  # rank -> number of its host
-        self._started: dict[int, float] = {}
-        self._ended: dict[int, float] = {}
-        self._spawned: list[WorldPlaced] = []
-        self._mpi: dict[int, MpiFound] = {}
         self._addresses: dict[int, set[str]] = {}  # host -> its addresses
         self._programs: tuple[str, ...] = ()  # of each rank, where there are several
         self._per_node = False
 
+    def _begin(self, world_size: int) -> None:
+        super()._begin(world_size)
+        self._spawned: list[WorldPlaced] = []
+        self._mpi: dict[int, MpiFound] = {}
+
     def event(self, entry: ev.Entry) -> None:
+        super().event(entry)
         self.seq = entry.seq
         match entry.event:
             case mon.RunBegan():
@@ -245,14 +247,6 @@ class Fold(ev.Sink):
             case ev.RanksPlaced(parts=parts):  # of a new attempt
                 self._per_node = entry.event.per_node
                 self._programs = tuple(name for name, size in parts for _ in range(size))
-                for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
-                    known.clear()
-                self._spawned.clear()
-            case ev.RankSpawned(node, rank, pid):
-                self._pids[rank], self._nodes[rank] = pid, node
-                self._started[rank] = entry.t
-            case ev.RankExited(_, rank):
-                self._ended[rank] = entry.t
             case WorldPlaced():
                 self._spawned.append(entry.event)
             case MpiFound(node):
@@ -271,19 +265,20 @@ class Fold(ev.Sink):
         names = [node.host for node in nodes]
         verdict = closed.verdict
         last = _last(closed.last_words)
+        pids = {rank: one.pid for rank, one in self.ranks.items() if one.pid is not None}
         # in the order of time
         lines = verdict_text.left_out(self._excluded)
         lines += verdict_text.history(verdict, closed.attempt_errors)
         known = {hosts[node]: each for node, each in self._addresses.items()}
         lines += verdict_text.describe(
-            verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known,
+            verdict, nodes, pids, last, closed.advice.get, closed.errors, known,
             self._programs, self._per_node,
         )  # fmt: skip
         lines += verdict_text.outcome(verdict)
         return Report(
             run_id=began.run_id,
             exit_code=verdict.exit_code,
-            cause=None if verdict.ok else _cause(verdict, names, self._pids, last, closed.errors),
+            cause=None if verdict.ok else _cause(verdict, names, pids, last, closed.errors),
             verdict=(*lines, *closed.notes),
             began=began.at,
             seconds=closed.seconds,
@@ -321,22 +316,23 @@ class Fold(ev.Sink):
     def _ranks(
         self, verdict: verdicts.Verdict, closed: mon.RunClosed, hosts: Sequence[str]
     ) -> tuple[RankEnding, ...]:
+        started = {rank: one for rank, one in self.ranks.items() if one.pid is not None}
         seated = {rank: node.host for node in closed.nodes for rank in node.ranks}
-        seated.update((rank, hosts[node]) for rank, node in self._nodes.items())
+        seated.update((rank, hosts[one.node]) for rank, one in started.items())
         written = {rank: (out, err) for rank, out, err in closed.written}
-        return tuple(
-            RankEnding(
-                placement.name(rank),
-                host,
-                self._pids.get(rank),
-                verdict.statuses.get(rank),
-                *written.get(rank, (0, 0)),
-                self._started.get(rank),
-                self._ended.get(rank),
-                self._programs[rank] if rank < len(self._programs) else None,
+        endings = []
+        for rank, host in sorted(seated.items()):
+            pid, began, ended = None, None, None
+            if rank in started:
+                known = started[rank]
+                pid, began, ended = known.pid, known.began, known.ended
+            program = self._programs[rank] if rank < len(self._programs) else None
+            out, err = written.get(rank, (0, 0))
+            status = verdict.statuses.get(rank)
+            endings.append(
+                RankEnding(placement.name(rank), host, pid, status, out, err, began, ended, program)
             )
-            for rank, host in sorted(seated.items())
-        )
+        return tuple(endings)
 
 
 def replay(journal: Path) -> Report:

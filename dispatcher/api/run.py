@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
@@ -85,32 +85,33 @@ class Running(BackgroundRun[Report, Line | Entry]):
         if agent_python is not None:
             payload.command(first=[agent_python])  # check it before any host is touched
         is_shown = how.get("progress", True) and "ipykernel" in sys.modules
-        self._cell = cell = _cell(names) if is_shown else None
+        self._cell = cell = _cell() if is_shown else None
         say = how.get("on_note", _log if cell is None else cell.say)
         for notice in plan.notices:
             say(f"note: {notice}")
         self._reach = transports.TransportPool(ways, how.get("ask", transports.nobody))
         paths = None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id)
-        sinks: list[Sink] = [
+        self._session = session = RunSession(
+            plan, self._reach.transport_for, say=say, paths=paths,
+            check=how.get("check", True), agent_python=agent_python,
+        )  # fmt: skip
+        session.add(
             Notes(
                 names,
                 say,
                 verbose=False,
-                error_of=lambda cause: self._session.error_of(cause),
-                reached=lambda: self._session.reached,
+                error_of=session.error_of,
+                reached=lambda: session.reached,
             )
-        ]
+        )
         if paths is not None:
-            sinks += open_files(plan, paths, say)
+            session.add(*open_files(plan, paths, say))
         if lines or events:
-            sinks.append(_Feed(self.put, say, lines=lines, events=events))
+            session.add(_Feed(self.put, say, lines=lines, events=events))
         if cell is not None:
-            sinks.append(cell)
-        self._paths, self._recorded, self._say = paths, _Recorded(), say
-        self._session = RunSession(
-            plan, self._reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
-            check=how.get("check", True), agent_python=agent_python,
-        )  # fmt: skip
+            cell.begin(session.state)
+            session.add(cell)
+        self._paths, self._say = paths, say
         super().__init__(self._carry_out, self.tell)
 
     @property
@@ -130,7 +131,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         record = JobRecord(
             self.plan, ways, self._paths, session.tell, session.restart, self._say, by_program=True
         )
-        self._recorded.sinks = record.sinks
+        session.add(*record.sinks)
         with record, self._reach:
             record.answer()
             report = self._session.run(())
@@ -138,16 +139,6 @@ class Running(BackgroundRun[Report, Line | Entry]):
         if self._cell is not None:
             self._cell.conclude(report.closing())
         return report
-
-
-class _Recorded(Sink):
-    """Passes events on to the sinks of the run's record, which is made when the run begins."""
-
-    sinks: Sequence[Sink] = ()
-
-    def event(self, entry: Entry) -> None:
-        for sink in self.sinks:
-            sink.event(entry)
 
 
 class _Feed(Sink):
@@ -293,11 +284,11 @@ def _tell(
         heard(told)
 
 
-def _cell(hosts: Sequence[str]) -> Cell | None:
+def _cell() -> Cell | None:
     from dispatcher.api.notebook import Cell, display_here
 
     display = display_here()
-    return None if display is None else Cell(hosts, display)
+    return None if display is None else Cell(display)
 
 
 def _log(line: str) -> None:

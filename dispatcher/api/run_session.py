@@ -26,6 +26,7 @@ from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
+from dispatcher.output.run_state import RunState
 from dispatcher.output.text.fold import Advise, no_advice
 from dispatcher.output.text.story import Tail, errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
@@ -98,18 +99,18 @@ def _output(
 class RunSession:
     """The run of ``plan``; ``run`` carries it out, once.
 
-    transport_for: host -> its transport. sinks: get events and output. say: writes a line to the
-    user. paths: of the run's files, for the report. excluded: hosts left out of the plan because
-    they did not pass the checks. rdma: host -> its ACTIVE ports as text, as far as a check has seen
-    them. advise: see ``describe``. The others, ``home``, ``host_of`` and ``restart`` are as in
-    ``Runner``.
+    transport_for: host -> its transport. sinks: get events and output; ``add`` gives it more. say:
+    writes a line to the user. paths: of the run's files, for the report. excluded: hosts left out
+    of the plan because they did not pass the checks. rdma: host -> its ACTIVE ports as text, as far
+    as a check has seen them. advise: see ``describe``. The others, ``home``, ``host_of`` and
+    ``restart`` are as in ``Runner``. state: the run now, for sinks.
     """
 
     def __init__(
         self,
         plan: JobPlan,
         transport_for: Callable[[Host], Transport],
-        sinks: Sequence[Sink],
+        sinks: Sequence[Sink] = (),
         *,
         say: Callable[[str], None],
         paths: RunPaths | None = None,
@@ -128,16 +129,17 @@ class RunSession:
         self._paths = paths
         self._excluded = excluded
         self._advise = advise
-        self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder)
+        self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder, self._hosts)
+        self.state: RunState = self._fold
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
-        self._nccl = NcclListener(settings, self.tell, time.monotonic, seen)
+        self._nccl = NcclListener(self.state, settings, self.tell, seen)
         hosts = [node.host for node in places]
         self._cleanup = FinalCleanup(hosts, plan.run_id, transport_for, self.tell)
         self._runner = Runner(
             plan,
             transport_for,
-            [self._tail, self._fold, self._cleanup, self._nccl, *sinks],
+            [self._fold, self._tail, self._cleanup, self._nccl, *sinks],
             check_orphans=self._cleanup.check_orphans,
             check=check,
             resend=resend,
@@ -146,7 +148,7 @@ class RunSession:
             sink_failed=sink_failed or self._warn_about,
         )
         self.home, self.host_of = self._runner.home, self._runner.host_of
-        self.restart = self._runner.restart
+        self.restart, self.add = self._runner.restart, self._runner.add
 
     @property
     def plan(self) -> JobPlan:

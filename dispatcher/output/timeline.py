@@ -20,7 +20,7 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import NodeFailed
 from dispatcher.model.frozen import Document, value
 from dispatcher.output.monitor.outliers import Outlier, outliers
-from dispatcher.output.monitor.run_progress import CpuShares
+from dispatcher.output.run_state import CpuShares
 from dispatcher.output.text.verdict_text import headline
 from dispatcher.plan.job.placement import name as rank_name
 

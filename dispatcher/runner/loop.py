@@ -58,6 +58,10 @@ class SinkThread:
         self._queue: queue.SimpleQueue[_Output | Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
 
+    def add(self, *sinks: Sink) -> None:
+        """Give the queue to ``sinks``, too; before ``start``."""
+        self._sinks += sinks
+
     def start(self) -> None:
         """Start the thread."""
         keep_freed_memory()
@@ -155,6 +159,7 @@ class EventLoop(abc.ABC):
     ) -> None:
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._feed = SinkThread(sinks, self._taken, sink_failed, self._told)
+        self.add = self._feed.add
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._seq = 0
         self._began = time.monotonic()

@@ -22,12 +22,13 @@ import dispatcher
 from dispatcher.api import run_session
 from dispatcher.api.report import Report
 from dispatcher.cli.options.connect_options import WINDOW
-from dispatcher.cli.run.run_sinks import footer_of
+from dispatcher.cli.run.run_sinks import RunFooter
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Facts, Sink
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.monitor.run_progress import Progress
+from dispatcher.output.monitor.run_picture import picture_of
+from dispatcher.output.run_state import RunState
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import LineFormat, Screen
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
@@ -221,13 +222,13 @@ def simulated(
         world.dial = lambda at: refused if at == script.where else links[at].link()
     began = time.process_time()
     notes: list[str] = []
-    with launcher_in(world), _screen(names, world) as (screen, progress, writer):
+    with launcher_in(world):
         paths = RunPaths.create(str(folder), plan.run_id)
-        sinks = [*run_session.open_files(plan, paths, notes.append, merge=True), screen, progress]
-        session = run_session.RunSession(
-            plan, lambda host: Way(), [*sinks, director], say=notes.append, paths=paths
-        )
-        report = session.run(())
+        session = run_session.RunSession(plan, lambda host: Way(), say=notes.append, paths=paths)
+        with _screen(session.state) as (screen, writer):
+            files = run_session.open_files(plan, paths, notes.append, merge=True)
+            session.add(*files, screen, director)
+            report = session.run(())
     spent = time.process_time() - began - world.theirs
     assert not notes, notes
     return Outcome(
@@ -245,18 +246,17 @@ def simulated(
 
 
 @contextlib.contextmanager
-def _screen(hosts: Sequence[str], world: World) -> Iterator[tuple[Sink, Progress, Terminal]]:
+def _screen(state: RunState) -> Iterator[tuple[Sink, Terminal]]:
     """A screen with a footer, as on a terminal of 120 x 40."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
-        progress = Progress(len(hosts), world.clock.monotonic)
         writer = Terminal(
             frozenset({1, 2}), nowhere, {1: nowhere, 2: nowhere},
             size=lambda fd: (120, 40), typed=lambda fd: 0,
         )  # fmt: skip
         view = LineFormat(lambda rank: f"[{rank}]", terminals=frozenset({1, 2}))
-        footer = footer_of(hosts, progress.picture, progress)
-        yield Screen(view, writer, footer=footer), progress, writer
+        footer = RunFooter(state.hosts, lambda: picture_of(state))
+        yield Screen(view, writer, footer=footer), writer
     finally:
         os.close(nowhere)
 

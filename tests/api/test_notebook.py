@@ -14,6 +14,7 @@ from cases import cases
 
 import dispatcher
 from dispatcher.api import notebook
+from dispatcher.output.run_state import RunState
 
 
 class Display:
@@ -89,7 +90,8 @@ def test_elsewhere_nothing_is_shown(where: str, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_notes_are_shown_until_the_end(display: Display) -> None:
-    cell = notebook.Cell(["n1"], display)
+    cell = notebook.Cell(display)
+    cell.begin(RunState(["n1"]))
     for number in range(notebook.MOST_NOTES + 1):
         cell.say(f"note: {number}")
     assert cell.tick(10.0)

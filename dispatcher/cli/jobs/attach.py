@@ -37,7 +37,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
-from dispatcher.output.monitor.run_progress import RemoteProgress
+from dispatcher.output.monitor.run_picture import RemoteProgress
 from dispatcher.output.terminal.screen import Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR
 
@@ -264,12 +264,12 @@ class Watch:
         self.remote_progress = RemoteProgress(len(hosts), time.monotonic)
         logs = RunPaths(job.logs or job.folder)
         self._homes = JournalLocations(logs.journal, hosts)
-        view = run_sinks.view_of(output, RankLabels(output.label, lambda: self._homes))
+        view = run_sinks.view_of(output, RankLabels(output.label, self._homes))
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
             writer: Writer = Terminal(run_sinks.terminals(), STDERR, None, _nobody_reads, _is_full)
-            draw = run_sinks.footer_of(hosts, self.remote_progress.picture)
+            draw = run_sinks.RunFooter(hosts, self.remote_progress.picture)
             self.screen: Sink = Screen(
                 view, writer, footer=lambda *what: draw(*what) if self.remote_progress.heard else []
             )

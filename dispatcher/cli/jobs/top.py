@@ -17,7 +17,7 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import LauncherSilent
-from dispatcher.output.monitor.live_table import Snapshot
+from dispatcher.output.monitor.run_picture import Snapshot
 from dispatcher.output.terminal.screen import same_file
 from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT

@@ -135,7 +135,7 @@ def _run(
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import Monitoring, RankLabels, TraceFile
-    from dispatcher.core.events.run_events import Event, SignalReceived, Sink
+    from dispatcher.core.events.run_events import Event, SignalReceived
     from dispatcher.output.terminal.notes import Notes
     from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
@@ -153,12 +153,40 @@ def _run(
         say(text)
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
+    unwritten: list[bool] = []
+    orders: list[SignalReceived] = []
+
+    def heard(line: str) -> None:
+        if not output.quiet:
+            screen.say(line)
+
+    tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
+    reach = TransportPool(
+        options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1,
+        passwords=passwords,
+    )  # fmt: skip
+    session = RunSession(
+        plan,
+        reach.transport_for,
+        say=say,
+        paths=paths,
+        excluded=decision.excluded,
+        rdma=decision.rdma,
+        resend=None if folder is None else lambda: send_again(),
+        check=options.check != "none",
+        agent_python=options.agent_python,
+        sample_every=output.sample,
+        advise=Advice(options),
+        sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
+            f"error: {type(sink).__name__}: {error}"
+        ),
+    )
+    if folder is not None:
+        send_again = sync.SendAgain(options, plan, reach, session.tell, len(hosts))
+
     def nobody_reads() -> None:
         if paths is None:  # with files the run is worth going on
             session.tell(SignalReceived(signal.SIGPIPE))
-
-    unwritten: list[bool] = []
-    orders: list[SignalReceived] = []
 
     def ordered(event: Event) -> None:
         """Pass on the event of another shell, maybe before the run begins."""
@@ -166,90 +194,45 @@ def _run(
             orders.append(event)
         session.tell(event)
 
-    monitoring = Monitoring(plan, output, hosts, lambda event: session.tell(event))
-    screen, progress = run_sinks.open_screen(
-        output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
+    monitoring = Monitoring(plan, output, session.state, session.tell)
+    screen, footer = run_sinks.open_screen(
+        output, RankLabels(output.label, session), session.state, on_broken=nobody_reads,
         on_full=lambda: unwritten.append(True),
         files_keep_all=run_sinks.files_keep_all(output, paths),
     )  # fmt: skip
-    sinks: list[Sink] = [*monitoring.sinks]
-    if progress is not None:
-        sinks.append(progress)
-    if output.stall_after is not None:
-        from dispatcher.output.monitor.run_progress import StallDetector
-
-        sinks.append(
-            StallDetector(output.stall_after, lambda event: session.tell(event), time.monotonic)
-        )
+    session.add(*monitoring.sinks)
     if paths is not None:
-        sinks += open_files(
+        session.add(*open_files(
             plan, paths, screen.say, merge=output.log_merge, overflow=output.log_overflow,
             rotation=output.rotation,
-        )  # fmt: skip
+        ))  # fmt: skip
         if not output.quiet:
             say(f"note: logs in {paths.folder}")
     trace = TraceFile(options.trace, paths, _age(), screen.say)
-    sinks += trace.sinks
-    sinks += monitoring.metrics(screen.say)
-    heard = (lambda line: None) if output.quiet else screen.say
+    session.add(*trace.sinks, *monitoring.metrics(screen.say))
     # from here on the user's options are known to be right: the run is worth a record
     registration = JobRegistration(
-        plan, options, paths, word, ordered, lambda change: session.restart(change),
-        heard, monitoring.slow,
+        plan, options, paths, word, session.state, ordered, session.restart, heard,
+        monitoring.slow,
     )  # fmt: skip
     if not output.quiet:
-        sinks.append(
+        session.add(
             Notes(
                 hosts,
                 registration.shown_to_viewers(screen.say),
                 verbose=output.verbose,
-                error_of=lambda cause: session.error_of(cause),
+                error_of=session.error_of,
                 reached=lambda: session.reached,
                 changed=_changes(plan),
             )
         )
-    sinks += [screen, *registration.sinks]
+    session.add(screen, *registration.sinks)
 
-    tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
-    with (
-        registration,
-        trace,
-        TransportPool(
-            options,
-            ask,
-            keep=folder is not None,
-            tree=tree,
-            say=heard,
-            alone=len(plan.nodes) == 1,
-            passwords=passwords,
-        ) as reach,
-    ):
-        resend = None
-        if folder is not None:
-            resend = sync.SendAgain(
-                options, plan, reach, lambda event: session.tell(event), len(hosts)
-            )
-        session = RunSession(
-            plan,
-            reach.transport_for,
-            sinks,
-            say=say,
-            paths=paths,
-            excluded=decision.excluded,
-            rdma=decision.rdma,
-            resend=resend,
-            check=options.check != "none",
-            agent_python=options.agent_python,
-            sample_every=output.sample,
-            advise=Advice(options),
-            sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
-                f"error: {type(sink).__name__}: {error}"
-            ),
-        )
+    with registration, trace, reach:
         registration.answer()
         verdict = decision.verdict
         if folder is not None and verdict is None:
-            verdict = sync.send(folder, plan, reach, heard, orders, progress=progress)
+            verdict = sync.send(folder, plan, reach, heard, orders, footer=footer)
         # ignore a second Ctrl-C while the result is printed, so that no traceback appears
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = session.run(HANDLED, verdict)
@@ -258,7 +241,7 @@ def _run(
     registration.conclude(report.exit_code, report.verdict, report.may_run_on)
     code = report.exit_code or int(bool(unwritten))
     verdict_lines = run_sinks.on_screen(report.verdict)
-    if progress is not None:
+    if footer is not None:
         run_sinks.close_panel(
             verdict_lines, code, len(plan.nodes), report.world_size, report.seconds
         )

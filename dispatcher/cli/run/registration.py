@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.jobs.control_server import ControlServer
+    from dispatcher.output.run_state import RunState
     from dispatcher.plan.job.job_plan import Change
     from dispatcher.plan.job.parts import Program
 
@@ -34,13 +35,14 @@ class JobRegistration(JobRecord):
         options: RunOptions,
         paths: RunPaths | None,
         word: ForegroundLink | None,
+        state: RunState,
         tell: Callable[[Event], None],
         restart: Callable[[Change], None],
         say: Callable[[str], None],
         slow: Callable[[], tuple[str, ...]],
     ) -> None:
         self.control: ControlServer | None = None
-        self._options, self._word, self._slow = options, word, slow
+        self._options, self._word, self._state, self._slow = options, word, state, slow
         reach = {
             "transport": options.transport,
             "rsh": options.rsh,
@@ -53,26 +55,24 @@ class JobRegistration(JobRecord):
         if self._word is None:
             super()._serve(plan, paths, tell)
             return
-        from dispatcher.cli.run.run_sinks import open_table
         from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
         from dispatcher.jobs.control_server import ControlServer
-        from dispatcher.output.monitor.run_progress import encode_picture
+        from dispatcher.output.monitor.run_picture import encode_picture, picture_of, snapshot_of
         from dispatcher.runner.loop import Stop
 
         assert self._folder is not None
-        table = open_table(plan, self._slow)
         self._server = self.control = ControlServer(
             self._folder,
             Stop(tell, "dispatch stop").ordered,
-            lambda: encode_picture(table.picture()),
+            lambda: encode_picture(picture_of(self._state)),
             heads=self._options.log_merge,
-            table=lambda: table.snapshot().plain(),
+            table=lambda: snapshot_of(self._state, self._slow()).plain(),
             sample=lambda seconds: tell(SamplesWanted(seconds)),
             gather=lambda: tell(StacksWanted()),
             restart=self._order_restart,
         )  # fmt: skip
         stacks = stacks_sink(plan, paths, self.control.stacks, self.control.say)
-        self.sinks += [table, stacks, self.control, self._word]
+        self.sinks += [stacks, self.control, self._word]
 
     def _program(self, words: tuple[str, ...]) -> Program:
         from dispatcher.cli.run.request import program_of

@@ -2,14 +2,12 @@
 
 docs/design/output.md has the rule of which sinks may block the ranks: files and the only pipe lose
 no byte; a terminal, or a pipe beside files that has paused, never holds the ranks back.
-byte; a terminal, or a pipe beside files that has paused, never holds the ranks back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -36,9 +34,9 @@ from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
     from dispatcher.model.paths import RunPaths
-    from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
-    from dispatcher.output.monitor.run_progress import Picture, Progress
+    from dispatcher.output.monitor.run_picture import Picture
+    from dispatcher.output.run_state import RunState
     from dispatcher.output.terminal.footer import Footer
 
 
@@ -54,21 +52,20 @@ class RankLocations(Protocol):
 
 
 class RankLabels:
-    """kind: ``rank``, ``host`` or ``none``. runner: gives the run, which is made later."""
+    """kind: ``rank``, ``host`` or ``none``. places: of the ranks."""
 
-    def __init__(self, kind: str, runner: Callable[[], RankLocations]) -> None:
+    def __init__(self, kind: str, places: RankLocations) -> None:
         self._kind = kind
-        self._runner = runner
+        self._places = places
 
     def of(self, rank: int) -> str:
         """The label of one rank: ``[3]``, ``[learner 3]``, ``[n2:1]`` by host, or nothing."""
         if self._kind == "none":
             return ""
         if self._kind == "rank":
-            return f"[{' '.join(filter(None, (self._runner().program_of(rank), name(rank))))}]"
-        runner = self._runner()
-        own = name(rank) if rank >= FIRST else runner.home(rank)[1]
-        return f"[{runner.host_of(rank)}:{own}]"
+            return f"[{' '.join(filter(None, (self._places.program_of(rank), name(rank))))}]"
+        own = name(rank) if rank >= FIRST else self._places.home(rank)[1]
+        return f"[{self._places.host_of(rank)}:{own}]"
 
     def of_many(self, ranks: Sequence[int]) -> str:
         """One label for several ranks."""
@@ -77,16 +74,15 @@ class RankLabels:
         if self._kind == "rank":
             by_program: dict[str, list[int]] = {}
             for rank in ranks:
-                by_program.setdefault(self._runner().program_of(rank), []).append(rank)
+                by_program.setdefault(self._places.program_of(rank), []).append(rank)
             texts = (f"{who} {fold_numbers(own, name)}" for who, own in by_program.items())
             return f"[{', '.join(text.strip() for text in texts)}]"
-        runner = self._runner()
-        return f"[{fold({runner.host_of(rank) for rank in ranks})}]"
+        return f"[{fold({self._places.host_of(rank) for rank in ranks})}]"
 
     def hue(self, rank: int) -> int:
         """The number for a label's colour: the host's where labels name hosts, else the rank."""
         by_host = self._kind == "host" and rank < FIRST
-        return self._runner().home(rank)[0] if by_host else rank
+        return self._places.home(rank)[0] if by_host else rank
 
 
 #: seconds after which a program that reads nothing has paused
@@ -96,25 +92,25 @@ PAUSED = 2.0
 def open_screen(
     output: OutputSettings,
     labels: Labels,
-    hosts: Sequence[str],
+    state: RunState,
     *,
     on_broken: Callable[[], None],
     on_full: Callable[[], None] = lambda: None,
     files_keep_all: bool,
-) -> tuple[Sink, Progress | None]:
-    """The sink that shows the ranks' output, and the one that feeds the footer, if there is one.
+) -> tuple[Sink, RunFooter | None]:
+    """The sink that shows the ranks' output, and the footer below it, if there is one.
 
-    The first one's ``say`` shows notes to the user. hosts: node -> name.
+    The sink's ``say`` shows notes to the user.
     """
     view = view_of(output, labels)
-    progress = None
+    footer = None
     if not output.quiet and may_draw(os.environ):
-        from dispatcher.output.monitor.run_progress import Progress
+        from dispatcher.output.monitor.run_picture import picture_of
         from dispatcher.output.terminal.live_terminal import Terminal
 
-        progress = Progress(len(hosts), time.monotonic)
+        footer = RunFooter(state.hosts, lambda: picture_of(state))
         writer: Writer = Terminal(terminals(), STDERR, None, on_broken, on_full)
-        screen = Screen(view, writer, footer=footer_of(hosts, progress.picture, progress))
+        screen = Screen(view, writer, footer=footer)
     else:
         writer = Writer(None, on_broken, on_full)
         screen = Screen(view, writer)
@@ -124,14 +120,14 @@ def open_screen(
         STDOUT,
         output.screen_overflow,
         kept=files_keep_all,
-        draws=progress is not None,
+        draws=footer is not None,
     )
     if output.only is not None:
         from dispatcher.output.buffered import Filtered
 
         only = output.only
         sink = Filtered(sink, lambda rank, _: rank in only)
-    return sink, progress
+    return sink, footer
 
 
 def unhurried(
@@ -227,22 +223,22 @@ def close_panel(
         write_all(STDERR, b"".join(line + b"\n" for line in text))
 
 
-def footer_of(
-    hosts: Sequence[str], picture: Callable[[], Picture], progress: Progress | None = None
-) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
-    """The function that draws the footer of a run on ``hosts``; see ``Screen``."""
-    made: list[Footer] = []
+class RunFooter:
+    """Draws the footer of a run on ``hosts``; see ``Screen``. picture: of the run now."""
 
-    def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+    def __init__(self, hosts: Sequence[str], picture: Callable[[], Picture]) -> None:
+        self._hosts, self._picture = hosts, picture
+        self._made: Footer | None = None
+        #: footer of another task of the run, such as a copy: columns -> lines
+        self.instead: Callable[[int], list[tuple[bytes, int]]] | None = None
+
+    def __call__(self, bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
         from dispatcher.output.terminal import footer
 
-        if progress is not None and progress.instead is not None:
-            return progress.instead(columns)
-        if not made:
-            made.append(footer.Footer(hosts))
-        return footer.drawn(made[0].lines(picture(), bars, columns), columns)
-
-    return draw
+        if self.instead is not None:
+            return self.instead(columns)
+        self._made = self._made or footer.Footer(self._hosts)
+        return footer.drawn(self._made.lines(self._picture(), bars, columns), columns)
 
 
 def _folding(output: OutputSettings) -> Callable[[int], Folding[int]]:
@@ -261,14 +257,6 @@ def files_keep_all(output: OutputSettings, paths: RunPaths | None) -> bool:
     return paths is not None and not bounded
 
 
-def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
-    """The fold that the table of ``plan`` shows; slow: see there."""
-    from dispatcher.output.monitor.live_table import Table
-
-    nodes = (*plan.nodes, *plan.spares)
-    return Table([node.host.name for node in nodes], time.monotonic, slow)
-
-
 class Monitoring:
     """The monitoring that ``output`` asks for; loads nothing unless it asks for some.
 
@@ -279,11 +267,11 @@ class Monitoring:
         self,
         plan: JobPlan,
         output: OutputSettings,
-        hosts: Sequence[str],
+        state: RunState,
         tell: Callable[[Event], None],
     ) -> None:
         self.sinks: list[Sink] = []
-        self._table: Table | None = None
+        self._state = state
         self._output = output
         self._run_id = plan.run_id
         self._steps: StepLines | None = None
@@ -291,19 +279,20 @@ class Monitoring:
         if pattern is not None:
             from dispatcher.output.monitor.outliers import StepLines
 
-            self._steps = StepLines(pattern, hosts, time.monotonic)
+            self._steps = StepLines(pattern, state)
             self.sinks.append(self._steps)
         if output.sample is not None:
             from dispatcher.output.monitor.outliers import SampleOutliers
 
-            self.sinks.append(SampleOutliers(tell))
+            self.sinks.append(SampleOutliers(state, tell))
         if output.sample is not None or plan.limits.hang_timeout:
-            from dispatcher.output.monitor.gpu_notes import GpuNotes
+            from dispatcher.output.monitor.notices import GpuNotes
 
             self.sinks.append(GpuNotes(tell))
-        if output.metrics is not None:
-            self._table = open_table(plan, self.slow)
-            self.sinks.append(self._table)
+        if output.stall_after is not None:
+            from dispatcher.output.monitor.notices import StallDetector
+
+            self.sinks.append(StallDetector(state, output.stall_after, tell))
 
     def slow(self) -> tuple[str, ...]:
         """Ranks that are slower than the others, as text."""
@@ -311,15 +300,19 @@ class Monitoring:
 
     def metrics(self, warn: Callable[[str], None]) -> list[Sink]:
         """The sink that writes metrics, if any. Raises: UsageError if it cannot begin."""
-        table, path = self._table, self._output.metrics
-        if table is None or path is None:
+        state, path = self._state, self._output.metrics
+        if path is None:
             return []
+        state.counts_lines = True  # from the beginning, before the first look
         from dispatcher.output.buffered import BufferedSink
         from dispatcher.output.monitor.metrics import Metrics, exposition
+        from dispatcher.output.monitor.run_picture import snapshot_of
 
         every = self._output.sample or TICK
         try:
-            sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
+            sink = Metrics(
+                lambda: exposition(snapshot_of(state, self.slow()), self._run_id), warn, every, path
+            )
         except OSError as error:
             raise FileUnusable(f"--metrics {path}: {reason(error)}") from None
         return [BufferedSink(sink, "metrics")]  # a slow disk or caller does not delay the run

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.cli.run.run_sinks import RunFooter
     from dispatcher.core.events.run_events import SignalReceived, Sink
-    from dispatcher.output.monitor.run_progress import Progress
     from dispatcher.plan.job.job_plan import NodePlan
 
 #: the value of ``--sync`` without a folder: the path that the working folder has here
@@ -89,14 +89,14 @@ def send(
     tell: Callable[[str], None],
     orders: Sequence[SignalReceived] = (),
     *,
-    progress: Progress | None = None,
+    footer: RunFooter | None = None,
 ) -> verdicts.Verdict | None:
     """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
 
-    orders: gets more when another shell ends the run. progress: feeds the run's footer.
+    orders: gets more when another shell ends the run. footer: the run's, if it has one.
     """
     with closing(folder):
-        failures = _sent(folder, plan, reach, tell, orders, progress)
+        failures = _sent(folder, plan, reach, tell, orders, footer)
     if isinstance(failures, exec_events.Interrupted):
         cause = verdicts.Interrupted(failures.signum, orders[0].by if orders else "")
         return verdicts.Verdict(cause, cause.exit_code, plan.world_size)
@@ -149,7 +149,7 @@ def _sent(
     reach: TransportPool,
     tell: Callable[[str], None],
     orders: Sequence[SignalReceived] = (),
-    progress: Progress | None = None,
+    footer: RunFooter | None = None,
     handled: Sequence[signal.Signals] = HANDLED,
 ) -> dict[int, Failure] | exec_events.Interrupted:
     """Why hosts, by number, do not have the files of ``folder``. handled: see ``ExecRunner``."""
@@ -167,12 +167,12 @@ def _sent(
         tails=((groups[0][0], SAME),) * len(places),
     )
     sinks: list[Sink] = [ExecNotes(exec_plan.names, tell, verbose=False)]
-    if progress is not None:
+    if footer is not None:
         from dispatcher.output.exec.exec_progress import CopyProgress
 
         copying = CopyProgress(copies)
         sinks.append(copying)
-        progress.instead = copying.lines
+        footer.instead = copying.lines
     sending = Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies)
     runner = ExecRunner(
         exec_plan,
@@ -189,8 +189,8 @@ def _sent(
     finally:
         over.set()
     reach.typing = lambda began: None
-    if progress is not None:
-        progress.instead = None
+    if footer is not None:
+        footer.instead = None
     failures = {}
     for node, outcome, copy in zip(places, outcomes, copies, strict=True):
         if isinstance(outcome, exec_events.Interrupted):

@@ -1,4 +1,4 @@
-"""The state of ranks now, and which are unlike the others: progress, table, metrics.
+"""Pictures of a run, and which of its ranks are silent or unlike the others; metrics.
 
 Never here: the figures themselves, which hosts take (``remote.probe``).
 """

@@ -16,8 +16,8 @@ from pathlib import Path
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import reason
 from dispatcher.model.paths import replace_file
-from dispatcher.output.monitor.live_table import Row, Snapshot
-from dispatcher.output.monitor.run_progress import STATES
+from dispatcher.output.monitor.run_picture import Row, Snapshot
+from dispatcher.output.run_state import STATES
 from dispatcher.plan.job.placement import name
 
 #: callers that may wait at the socket; bytes of a call that are read

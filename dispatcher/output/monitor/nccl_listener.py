@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from dispatcher.core.events.monitor_events import NetworksDiffer
 from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, Sink
 from dispatcher.model.hostset import fold
+from dispatcher.output.run_state import RunState
 from dispatcher.output.text.sanitize import sanitize_text
 
 if TYPE_CHECKING:
@@ -31,27 +32,26 @@ SPEAKS = ("INFO", "TRACE")
 class NcclListener(Sink):
     """Finds hosts whose NCCL uses another network than the others.
 
-    settings: of each host, the variables of its ranks. clock: seconds, monotonic. active: see
-    ``Networks``. tell: called with the event once for each finding; it comes back on the spine.
+    settings: of each host, the variables of its ranks. active: see ``Networks``. tell: called with
+    the event once for each finding; it comes back on the spine.
     """
 
     def __init__(
         self,
+        state: RunState,
         settings: Sequence[Mapping[str, str]],
         tell: Callable[[Event], None],
-        clock: Callable[[], float],
         active: Mapping[int, str] | None = None,
     ) -> None:
+        self._state = state
         self._settings = settings
         self._active = active or {}
         self._tell = tell
-        self._clock = clock
         self._asked = any(one.get("NCCL_DEBUG", "").upper() in SPEAKS for one in settings)
         self._begin()
 
     def _begin(self) -> None:
         self._networks: Networks | None = None
-        self._nodes: dict[int, int] = {}
         self._looked: dict[int, int] = {}  # rank -> bytes, if NCCL_DEBUG is not set
         self._rests: dict[tuple[int, int], bytes] = {}
         self._news: float | None = None  # when the last line came; None when it was reported
@@ -81,26 +81,24 @@ class NcclListener(Sink):
             from dispatcher.checks.nccl_log import Networks
 
             self._networks = Networks(self._settings, self._active)
-            for known, node in self._nodes.items():
-                self._networks.place(known, node)
+            for placed, known in self._state.ranks.items():
+                self._networks.place(placed, known.node)
         for line in (one for one in block.split(b"\n") if NEEDLE in one):
             if self._networks.take(rank, line[:MOST_LINE].decode("utf-8", "replace")):
                 self._asked = True
-                self._news = self._clock()
+                self._news = self._state.clock()
 
     def event(self, entry: Entry) -> None:
         match entry.event:
             case RanksPlaced():  # also after a restart
                 self._begin()
-            case RankSpawned(node, rank):  # its first output may be here already
-                self._nodes[rank] = node
-                if self._networks is not None:
-                    self._networks.place(rank, node)
+            case RankSpawned(node, rank) if self._networks is not None:
+                self._networks.place(rank, node)  # its first output may be here already
 
     def tick(self, now: float) -> bool:
         if self._news is None or self._networks is None:
             return False
-        silence = self._clock() - self._news
+        silence = self._state.clock() - self._news
         if silence < SETTLED:
             self._all = None
             return True

@@ -20,7 +20,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RanksApart
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.output.monitor.run_progress import CpuShares
+from dispatcher.output.run_state import RUNNING, RunState
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name, place
@@ -96,14 +96,13 @@ class OutlierRounds:
 class SampleOutliers(Sink):
     """Tells ``RanksApart``, each rank once; it comes back on the spine."""
 
-    def __init__(self, tell: Callable[[ev.Event], None]) -> None:
+    def __init__(self, state: RunState, tell: Callable[[ev.Event], None]) -> None:
+        self._state = state
         self._tell = tell
         self._begin()
 
     def _begin(self) -> None:
-        self._living: dict[int, set[int]] = {}  # host -> ranks
         self._gpus: dict[int, float] = {}  # rank -> % of its GPU
-        self._shares = CpuShares()
         self._came: dict[int, int] = {}  # host -> samples in this round
         self._awaited: set[int] = set()  # hosts with none in this round
         self._ends: deque[float] = deque(maxlen=ROUNDS + 1)
@@ -114,21 +113,15 @@ class SampleOutliers(Sink):
         match entry.event:
             case ev.RanksPlaced():  # also after a restart
                 self._begin()
-            case ev.RankSpawned(node, rank):
-                self._shares.forget(rank)
-                self._living.setdefault(node, set()).add(rank)
+            case ev.RankSpawned(node):
                 self._awaited.add(node)
-            case ev.RankExited(node, rank):
-                self._living.get(node, set()).discard(rank)
             case ev.NodeLost(node):
-                self._living.pop(node, None)
                 self._awaited.discard(node)
-            case NodeSampled(node) if node in self._living:
+            case NodeSampled(node) if self._state.nodes.get(node) == RUNNING:
                 self._take(entry.event, entry.t)
 
     def _take(self, sample: NodeSampled, now: float) -> None:
         node = sample.node
-        self._shares.take(sample)
         used = {gpu.index: gpu.utilisation for gpu in sample.gpus}
         for rank in sample.ranks:
             value = used.get(rank.own[0]) if rank.own else None
@@ -143,10 +136,11 @@ class SampleOutliers(Sink):
 
     def _round(self, now: float) -> None:
         self._ends.append(now)
-        present = {rank: node for node in self._came for rank in self._living.get(node, ())}
+        living = {rank: one.node for rank, one in self._state.ranks.items() if one.alive}
+        present = {rank: node for rank, node in living.items() if node in self._came}
         self._came.clear()
-        self._awaited = {node for node, ranks in self._living.items() if ranks}
-        for what, known in (("CPU", self._shares.of), ("GPU", self._gpus)):
+        self._awaited = set(living.values())
+        for what, known in (("CPU", self._state.shares.of), ("GPU", self._gpus)):
             found = self._apart[what].round({r: known[r] for r in present if r in known})
             new = [one for one in found if (what, one.rank) not in self._told]
             self._told.update((what, one.rank) for one in new)
@@ -239,23 +233,19 @@ class Steps:
 
 
 class StepLines(Sink):
-    """Finds the lines with ``pattern``. hosts: number -> name; clock: seconds, monotonic."""
+    """Finds the lines with ``pattern``."""
 
-    def __init__(
-        self, pattern: re.Pattern[bytes], hosts: Sequence[str], clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, pattern: re.Pattern[bytes], state: RunState) -> None:
         self._search = pattern.search
-        self._hosts = hosts
-        self._clock = clock
+        self._state = state
         self._lock = threading.Lock()
         self._steps = Steps()
-        self._nodes: dict[int, int] = {}
         self._rests: dict[tuple[int, int], bytes] = {}
         self._words: tuple[str, ...] = ()
         self._good_until = 0.0
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        now = self._clock()
+        now = self._state.clock()
         before = self._rests.get((rank, stream), b"")
         *lines, rest = (before + data).replace(b"\r", b"\n").split(b"\n")
         self._rests[rank, stream] = rest[-MOST_LINE:]
@@ -266,18 +256,14 @@ class StepLines(Sink):
                     self._steps.step(rank, now, _seconds(match))
 
     def event(self, entry: Entry) -> None:
-        with self._lock:
-            match entry.event:
-                case ev.RanksPlaced():  # also after a restart
-                    self._steps = Steps()
-                    self._nodes.clear()
-                    self._rests.clear()
-                case ev.RankSpawned(node, rank):
-                    self._nodes[rank] = node
+        if isinstance(entry.event, ev.RanksPlaced):  # also after a restart
+            with self._lock:
+                self._steps = Steps()
+                self._rests.clear()
 
     def words(self) -> tuple[str, ...]:
         """``rank 5 on n3: 1.8x the median step time (0.92 s)``, from any thread."""
-        now = self._clock()
+        now = self._state.clock()
         with self._lock:
             if now >= self._good_until:
                 self._good_until = now + FRESH
@@ -285,8 +271,8 @@ class StepLines(Sink):
             return self._words
 
     def _text(self, slow: Outlier) -> str:
-        node = self._nodes.get(slow.rank)
-        where = "" if node is None else f" on {sanitize_text(self._hosts[node])}"
+        known = self._state.ranks.get(slow.rank)
+        where = "" if known is None else f" on {sanitize_text(self._state.hosts[known.node])}"
         ratio, seconds = f"{slow.value / slow.usual:.1f}x", f"{slow.value:.3g} s"
         return f"rank {name(slow.rank)}{where}: {ratio} the median step time ({seconds})"
 

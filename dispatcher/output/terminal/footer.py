@@ -17,7 +17,8 @@ from rich.text import Text
 
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import clock, duration, plural
-from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
+from dispatcher.output.monitor.run_picture import Picture
+from dispatcher.output.run_state import CHECKED, LOST, RUNNING, STATES
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 
@@ -97,10 +98,11 @@ class Footer:
 
 def _about_ranks(picture: Picture) -> Text:
     text = Text(f"{plural(sum(picture.ranks.values()), 'rank')}: ")
-    there = [word for word in ("running", "done", "failed") if word in picture.ranks]
+    there = [word for word in ("running", "done", "failed", "lost") if word in picture.ranks]
     for at, word in enumerate(there):
         text.append(", " if at else "")
-        text.append(f"{picture.ranks[word]} {word}", "bold red" if word == "failed" else "")
+        is_bad = word in ("failed", "lost")
+        text.append(f"{picture.ranks[word]} {word}", "bold red" if is_bad else "")
     return text
 
 

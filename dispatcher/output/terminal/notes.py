@@ -101,7 +101,7 @@ class Notes(Sink):
             case monitor_events.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
             case monitor_events.GpuTroubled():
-                from dispatcher.output.monitor.gpu_notes import gpu_text
+                from dispatcher.output.monitor.notices import gpu_text
 
                 return gpu_text(event, self._hosts)
             case monitor_events.RanksApart():

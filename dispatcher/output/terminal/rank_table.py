@@ -1,6 +1,6 @@
 """The table of all ranks on a terminal's other screen: ``dispatch top``.
 
-``TableView`` follows the keys and draws a moment of the run (``live_table.Snapshot``) on an
+``TableView`` follows the keys and draws a moment of the run (``run_picture.Snapshot``) on an
 ``AltScreen``, which opens its own descriptor and never blocks. ``leave`` restores the terminal.
 Only SIGKILL leaves the terminal changed, as with any full-screen program: reset(1).
 """
@@ -22,8 +22,8 @@ from rich.text import Text
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import duration
 from dispatcher.model.paths import in_front
-from dispatcher.output.monitor.live_table import Row, Snapshot
-from dispatcher.output.monitor.run_progress import NOTHING
+from dispatcher.output.monitor.run_picture import Row, Snapshot
+from dispatcher.output.run_state import NOTHING
 from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name

@@ -20,7 +20,8 @@ from dispatcher.cli.jobs import attach
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
-from dispatcher.output.monitor.run_progress import Progress, encode_picture
+from dispatcher.output.monitor.run_picture import encode_picture, picture_of
+from dispatcher.output.run_state import RunState
 
 from ..conftest import FakeLauncher, Launched, OnRecord, Terminal
 
@@ -413,10 +414,10 @@ def test_ctrl_c_leaves_it_ending(launched: Launched, capfd: pytest.CaptureFixtur
 
 
 def picture() -> bytes:
-    progress = Progress(2, lambda: 0.0)
+    state = RunState(["n1", "n2"], lambda: 0.0)
     for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8)):
-        progress.event(Entry(0, 0.0, event))
-    return frame(type="picture", picture=encode_picture(progress.picture()))
+        state.event(Entry(0, 0.0, event))
+    return frame(type="picture", picture=encode_picture(picture_of(state)))
 
 
 def test_a_verdict_below_the_lines(launched: Launched, terminal: Terminal) -> None:

@@ -17,7 +17,8 @@ from dispatcher.cli.jobs import top as command
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame
-from dispatcher.output.monitor.live_table import Row, Snapshot, Table
+from dispatcher.output.monitor.run_picture import Row, Snapshot, snapshot_of
+from dispatcher.output.run_state import RunState
 
 from ..conftest import Launched, OnRecord, Terminal
 
@@ -52,10 +53,10 @@ def test_whether_there_is_a_screen(
 
 def snapshot(*cpu: float | None, alive: bool = True) -> Snapshot:
     """Two ranks, and how much of a CPU each has used."""
-    table = Table(["n1", "n2"], time.monotonic)
+    state = RunState(["n1", "n2"])
     for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 71), RankSpawned(1, 1, 72)):
-        table.event(Entry(0, 0.0, event))
-    found = table.snapshot()
+        state.event(Entry(0, 0.0, event))
+    found = snapshot_of(state)
     rows = tuple(
         replace(row, cpu=share, alive=alive or row.rank == 0)
         for row, share in zip(found.rows, cpu, strict=True)

@@ -15,16 +15,17 @@ from dispatcher.cli.options.output_options import ShowOptions, settings
 from dispatcher.cli.run.run_sinks import Monitoring
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import UsageError
-from dispatcher.output.monitor.gpu_notes import GpuNotes
-from dispatcher.output.monitor.live_table import Table
+from dispatcher.output.monitor.notices import GpuNotes, StallDetector
 from dispatcher.output.monitor.outliers import SampleOutliers, StepLines
+from dispatcher.output.run_state import RunState
 
 PLAN = plan_job(asked("n1:1,n2:1", ["a"], kind="command", spares=1))
 HOSTS = ["n1", "n2"]
 
 
-def made(**given: Any) -> Monitoring:
-    return Monitoring(PLAN, settings(ShowOptions(**given), None), HOSTS, lambda event: None)
+def made(state: RunState | None = None, **given: Any) -> Monitoring:
+    state = state or RunState(HOSTS)
+    return Monitoring(PLAN, settings(ShowOptions(**given), None), state, lambda event: None)
 
 
 @cases(
@@ -33,10 +34,11 @@ def made(**given: Any) -> Monitoring:
         ({}, []),
         ({"step_line": "x"}, [StepLines]),
         ({"sample": 1.0}, [SampleOutliers, GpuNotes]),
-        ({"metrics": "f"}, [SampleOutliers, GpuNotes, Table]),
+        ({"metrics": "f"}, [SampleOutliers, GpuNotes]),
+        ({"stall_after": 9.0}, [StallDetector]),
         (
             {"step_line": "x", "metrics": "f", "sample": 1.0},
-            [StepLines, SampleOutliers, GpuNotes, Table],
+            [StepLines, SampleOutliers, GpuNotes],
         ),
     ],
 )
@@ -60,10 +62,10 @@ def test_slow_ranks_in_words() -> None:
 
 def test_figures_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
-    found = made(metrics=str(path), sample=0.5)
+    state = RunState(HOSTS)
+    found = made(state, metrics=str(path), sample=0.5)
     (sink,) = found.metrics(lambda line: None)
-    (*_, table) = found.sinks
-    for one in (table, sink):
+    for one in (state, sink):
         one.event(Entry(0, 0.0, RanksPlaced(2, "n1", 1)))
         one.event(Entry(0, 0.0, RankSpawned(0, 0, 77)))
     sink.close()

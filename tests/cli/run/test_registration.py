@@ -23,6 +23,7 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.run_state import RunState
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.parts import PartPlan, Program
 
@@ -43,8 +44,9 @@ class Made:
         self.changes: list[Change] = []
         self.said: list[str] = []
         self.plan = plan_job(asked(hosts, ["train.py", "x"], **fields))
+        self.state = RunState([node.host.name for node in self.plan.nodes])
         self.one = JobRegistration(
-            self.plan, options or RunOptions(), paths, word, self.told.append,
+            self.plan, options or RunOptions(), paths, word, self.state, self.told.append,
             self.changes.append, self.said.append, lambda: ("rank 1 is slow",),
         )  # fmt: skip
 
@@ -54,7 +56,7 @@ class Made:
 
     def event(self, *events: Event) -> None:
         for event in events:
-            for sink in self.one.sinks:
+            for sink in (self.state, *self.one.sinks):
                 sink.event(Entry(0, 0.0, event))
 
 

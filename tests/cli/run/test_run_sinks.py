@@ -27,6 +27,7 @@ from dispatcher.cli.run.run_sinks import (
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.buffered import BufferedSink, Filtered
+from dispatcher.output.run_state import RunState
 from dispatcher.output.terminal.live_terminal import FIRST as SHOWN_AFTER
 from dispatcher.output.terminal.screen import PARTIAL, STATE, Writer
 from dispatcher.plan.job.placement import FIRST
@@ -80,7 +81,7 @@ def test_a_verdict_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_have_their_names_in_labels() -> None:
-    labels = RankLabels("rank", Programs)
+    labels = RankLabels("rank", Programs())
     assert [labels.of(rank) for rank in (0, 2, FIRST)] == ["[actor 0]", "[learner 2]", "[1.0]"]
     assert labels.of_many((0, 1, 2)) == "[actor 0, learner 1-2]"
     assert labels.of_many((1, 2)) == "[learner 1-2]"
@@ -95,7 +96,7 @@ def test_programs_have_their_names_in_labels() -> None:
     ],
 )
 def test_labels(kind: str, one: str, spawned: str, many: str, hues: list[int]) -> None:
-    labels = RankLabels(kind, Locations)
+    labels = RankLabels(kind, Locations())
     assert (labels.of(2), labels.of(FIRST), labels.of_many([0, 1, 2])) == (one, spawned, many)
     assert [labels.hue(rank) for rank in (0, 1, 2, FIRST)] == hues
 
@@ -178,7 +179,7 @@ def test_how_lines_look(
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
     streams({2})
-    labels = RankLabels("rank", Locations)
+    labels = RankLabels("rank", Locations())
     view = view_of(shown(timestamps=True, grep="x"), labels)
     assert view.terminals == frozenset({2})
     assert view.coloured == (frozenset({2}) if colours else frozenset())
@@ -196,11 +197,11 @@ def test_the_screen_without_a_terminal(
     streams: Streams, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     streams(set())
-    sink, progress = open_screen(
-        shown(only_ranks="1"), RankLabels("rank", Locations), ["n1"], on_broken=lambda: None,
-        files_keep_all=False,
+    sink, footer = open_screen(
+        shown(only_ranks="1"), RankLabels("rank", Locations()), RunState(["n1"]),
+        on_broken=lambda: None, files_keep_all=False,
     )  # fmt: skip
-    assert progress is None
+    assert footer is None
     assert isinstance(sink, Filtered)
     for rank in (0, 1):
         sink.output(rank, 1, b"x\n")
@@ -212,11 +213,11 @@ def test_the_screen_without_a_terminal(
 @pytest.mark.parametrize(("quiet", "draws"), [(False, True), (True, False)])
 def test_the_screen_of_a_terminal(terminal: Terminal, quiet: bool, draws: bool) -> None:
     terminal.take()
-    sink, progress = open_screen(
-        shown(quiet=quiet), RankLabels("none", Locations), ["n1"], on_broken=lambda: None,
-        files_keep_all=False,
+    sink, footer = open_screen(
+        shown(quiet=quiet), RankLabels("none", Locations()), RunState(["n1"]),
+        on_broken=lambda: None, files_keep_all=False,
     )  # fmt: skip
-    assert (progress is not None) is draws
+    assert (footer is not None) is draws
     assert isinstance(sink, BufferedSink)
     sink.output(0, 1, b"line\n")
     sink.close()
@@ -227,8 +228,8 @@ def test_the_screen_of_a_terminal(terminal: Terminal, quiet: bool, draws: bool) 
 def test_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[int] = []
     sink, _ = open_screen(
-        shown(), RankLabels("none", Locations), ["n1"], on_broken=lambda: broken.append(1),
-        files_keep_all=False,
+        shown(), RankLabels("none", Locations()), RunState(["n1"]),
+        on_broken=lambda: broken.append(1), files_keep_all=False,
     )  # fmt: skip
     source, end = os.pipe()
     os.close(source)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,12 @@ from dispatcher.api.transports import TransportPool, Ways
 from dispatcher.cli.options.config_file import _why_refused
 from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
-from dispatcher.cli.run.run_sinks import footer_of
+from dispatcher.cli.run.run_sinks import RunFooter
 from dispatcher.core.events import exec_events
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.run_progress import Progress
+from dispatcher.output.monitor.run_picture import picture_of
+from dispatcher.output.run_state import RunState
 from dispatcher.transfer.host_copy import FrameReader, HostCopy
 from dispatcher.transfer.put_files import Sending
 
@@ -125,8 +125,8 @@ def test_the_footer_shows_the_copy_until_it_is_over(
 ) -> None:
     """Here Ctrl-C ends it, and with it the run."""
     drawn: list[str] = []
-    progress = Progress(3, time.monotonic)
-    draw = footer_of(["n1", "n2", "localhost"], progress.picture, progress)
+    state = RunState(["n1", "n2", "localhost"])
+    draw = RunFooter(state.hosts, lambda: picture_of(state))
 
     class Played:
         def __init__(self, *what: object, **more: object) -> None:
@@ -141,13 +141,13 @@ def test_the_footer_shows_the_copy_until_it_is_over(
     folder = sync.working_folder(one)
     assert folder is not None
     reach = TransportPool(Ways())
-    verdict = sync.send(folder, plan_job(request(one)), reach, drawn.append, progress=progress)  # type: ignore[arg-type]
+    verdict = sync.send(folder, plan_job(request(one)), reach, drawn.append, footer=draw)  # type: ignore[arg-type]
     assert verdict is not None
     assert verdict.exit_code == 130
     assert len(drawn) == 1
     assert "0 of 2 hosts" in drawn[0]
     assert "0 B of 16 B" in drawn[0]
-    assert progress.instead is None
+    assert draw.instead is None
     assert "0 of 2 hosts" not in draw([], 80)[0][0].decode()
 
 

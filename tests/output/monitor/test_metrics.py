@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.metrics import Metrics, exposition
-from dispatcher.output.monitor.run_progress import RUNNING, Picture
+from dispatcher.output.monitor.run_picture import Picture, Row, Snapshot
+from dispatcher.output.run_state import RUNNING
 
 GIB = 1 << 30
 ROWS = (

@@ -10,6 +10,7 @@ from dispatcher.output.monitor.nccl_listener import (
     SILENT_LIMIT,
     NcclListener,
 )
+from dispatcher.output.run_state import RunState
 from dispatcher.output.terminal.notes import Notes
 
 HEAD = b"h:42:43 [0] NCCL INFO "
@@ -24,14 +25,19 @@ class Ears:
     def __init__(self, debug: str = "INFO") -> None:
         self.now = 0.0
         self.told: list[Event] = []
-        self.sink = NcclListener([{"NCCL_DEBUG": debug}] * 3, self.told.append, lambda: self.now)
+        self.state = RunState(HOSTS, lambda: self.now)
+        self.sink = NcclListener(self.state, [{"NCCL_DEBUG": debug}] * 3, self.told.append)
         self.begin()
 
     def begin(self, early: bytes = b"") -> None:
-        self.sink.event(Entry(1, 0.0, RanksPlaced(6, "a", 1)))
+        self.happens(RanksPlaced(6, "a", 1))
         for rank in range(6):
             self.hear(rank, early)
-            self.sink.event(Entry(2, 0.0, RankSpawned(rank // 2, rank, 7)))
+            self.happens(RankSpawned(rank // 2, rank, 7))
+
+    def happens(self, event: Event) -> None:
+        for sink in (self.state, self.sink):
+            sink.event(Entry(1, 0.0, event))
 
     def hear(self, rank: int, data: bytes, piece: int = 1 << 20) -> None:
         for at in range(0, len(data), piece):

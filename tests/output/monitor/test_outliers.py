@@ -20,6 +20,7 @@ from dispatcher.output.monitor.outliers import (
     outlier_text,
     outliers,
 )
+from dispatcher.output.run_state import RunState
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 
@@ -67,7 +68,8 @@ class Job:
 
     def __init__(self) -> None:
         self.told: list[ev.Event] = []
-        self.sink = SampleOutliers(self.told.append)
+        self.state = RunState(HOSTS)
+        self.sink = SampleOutliers(self.state, self.told.append)
         self.at = 0.0
         self.cpu = dict.fromkeys(range(8), 0.0)
         self.start()
@@ -78,7 +80,8 @@ class Job:
             self.happens(ev.RankSpawned(rank // 2, rank, 100 + rank))
 
     def happens(self, event: ev.Event) -> None:
-        self.sink.event(Entry(1, self.at, event))
+        for sink in (self.state, self.sink):
+            sink.event(Entry(1, self.at, event))
 
     def sample(self, node: int, gpus: tuple[float, ...] = ()) -> None:
         ranks = tuple(

@@ -10,6 +10,7 @@ from cases import cases
 
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.output.monitor.outliers import FRESH, LEAST_STEPS, MOST_LINE, StepLines, Steps
+from dispatcher.output.run_state import RunState
 
 
 def steps_of(count: int, ranks: int, slow: dict[int, float], kind: str) -> Steps:
@@ -47,10 +48,12 @@ def test_what_tells_nothing(count: int, ranks: int, kind: str) -> None:
 
 
 def test_lines_in_any_pieces() -> None:
-    lines = StepLines(re.compile(rb"step \d+ took ([\d.]+)"), ["n1", "n\x1b"], lambda: 1.0)
+    lines = StepLines(
+        re.compile(rb"step \d+ took ([\d.]+)"), RunState(["n1", "n\x1b"], lambda: 1.0)
+    )
     lines.event(Entry(1, 0.0, RanksPlaced(4, "a", 1)))
     for rank in range(4):
-        lines.event(Entry(2, 0.0, RankSpawned(rank // 2, rank, 7)))
+        lines._state.event(Entry(2, 0.0, RankSpawned(rank // 2, rank, 7)))
         took = b"2.5" if rank == 3 else b"1.25"
         text = b"".join(b"x\rstep %d took %s s\nnoise\n" % (n, took) for n in range(8))
         for at in range(0, len(text), 1 + rank):
@@ -62,7 +65,7 @@ def test_lines_in_any_pieces() -> None:
 
 
 def test_a_line_that_was_left_unfinished_is_no_step_of_the_next_attempt() -> None:
-    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: 1.0)
+    lines = StepLines(re.compile(rb"step (\S+)"), RunState(["n1"], lambda: 1.0))
     lines.output(0, 1, b"step 1 of")
     lines.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, 1)))
     lines.output(0, 1, b"loading\n")
@@ -78,7 +81,7 @@ def said(lines: StepLines, rank: int, *took: str) -> None:
     [("0", True), ("999999999", True), ("1e9", False), ("-0.1", False), ("nan", False)],
 )
 def test_which_figures_count(figure: str, counts: bool) -> None:
-    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: 1.0)
+    lines = StepLines(re.compile(rb"step (\S+)"), RunState(["n1"], lambda: 1.0))
     said(lines, 0, *[figure] * 5)
     known = lines._steps._ranks[0]
     assert (len(known.took), known.lines) == (5 if counts else 0, 5)
@@ -86,7 +89,7 @@ def test_which_figures_count(figure: str, counts: bool) -> None:
 
 def test_a_pattern_without_a_figure_counts_lines() -> None:
     now = [0.0]
-    lines = StepLines(re.compile(rb"step"), ["n1"], lambda: now[0])
+    lines = StepLines(re.compile(rb"step"), RunState(["n1"], lambda: now[0]))
     for step in range(1, 41):
         now[0] = float(step)
         for rank in range(4):
@@ -97,9 +100,9 @@ def test_a_pattern_without_a_figure_counts_lines() -> None:
 
 def test_few_are_told_and_an_answer_is_good_for_a_moment() -> None:
     now = [10.0]
-    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: now[0])
+    lines = StepLines(re.compile(rb"step (\S+)"), RunState(["n1"], lambda: now[0]))
     for rank in range(12):
-        lines.event(Entry(1, 0.0, RankSpawned(0, rank, 7)))
+        lines._state.event(Entry(1, 0.0, RankSpawned(0, rank, 7)))
         said(lines, rank, *[str(rank) if rank > 7 else "1"] * LEAST_STEPS)
     told = lines.words()
     assert [words.split(":")[0] for words in told] == [
@@ -113,7 +116,7 @@ def test_few_are_told_and_an_answer_is_good_for_a_moment() -> None:
 
 
 def test_a_long_line_is_looked_at_from_its_beginning() -> None:
-    lines = StepLines(re.compile(rb"^step (\S+)"), ["n1"], lambda: 1.0)
+    lines = StepLines(re.compile(rb"^step (\S+)"), RunState(["n1"], lambda: 1.0))
     lines.output(0, 1, b"step 1 " + b"x" * MOST_LINE + b"\nstep 2\n")
     assert list(lines._steps._ranks[0].took) == [1.0, 2.0]
     lines.output(0, 1, b"y" * 3 * MOST_LINE)

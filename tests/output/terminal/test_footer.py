@@ -8,14 +8,14 @@ from typing import Any
 from cases import cases
 from rich.text import Text
 
-from dispatcher.output.monitor.run_progress import (
+from dispatcher.output.monitor.run_picture import Picture
+from dispatcher.output.run_state import (
     CHECKED,
     CONNECTED,
     CONNECTING,
     LOST,
     RUNNING,
     WAITING,
-    Picture,
 )
 from dispatcher.output.terminal.footer import (
     BAR,

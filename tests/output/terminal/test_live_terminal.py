@@ -17,7 +17,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import RanksStalled
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.run_progress import Progress
+from dispatcher.output.monitor.run_picture import picture_of
+from dispatcher.output.run_state import RunState
 from dispatcher.output.terminal.asking import TtyLock
 from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.terminal.live_terminal import FIRST, STOPPED, Terminal
@@ -86,19 +87,19 @@ def facts() -> ev.Facts:
     return ev.Facts("h", 1, "3.12", 8, 0, ("10.0.0.1",), "m")
 
 
-def live(tty: Tty, footer: Footer, progress: Progress) -> Screen:
+def live(tty: Tty, footer: Footer, progress: RunState) -> Screen:
     return Screen(
         LineFormat(lambda rank: f"[{rank}]"),
         tty.terminal(),
         footer=lambda bars, columns: drawn(
-            footer.lines(progress.picture(), bars, columns), columns
+            footer.lines(picture_of(progress), bars, columns), columns
         ),
     )
 
 
 def test_a_run_as_it_is_seen(tty: Tty) -> None:
     now = Now()
-    progress = Progress(3, now)
+    progress = RunState(["n1", "n2", "n3"], now)
     screen = live(tty, Footer(["n1", "n2", "n3"]), progress)
 
     def happen(*events: ev.Event) -> None:
@@ -148,7 +149,7 @@ def test_a_run_as_it_is_seen(tty: Tty) -> None:
 def test_lines_are_never_torn(tty: Tty) -> None:
     dice = random.Random(7)
     now = Now()
-    progress = Progress(1, now)
+    progress = RunState(["n1"], now)
     screen = live(tty, Footer(["n1"]), progress)
     wanted = []
     for number in range(200):
@@ -320,7 +321,7 @@ def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> No
 def test_nor_in_the_footer_and_the_end(payload: bytes) -> None:
     text = payload.decode("utf-8", "surrogateescape")
     footer = Footer([text, "[red]n2[/red]"])
-    picture = Progress(2, Now()).picture()
+    picture = picture_of(RunState(["n1", "n2"], Now()))
     emulator = Emulator(100, 30)
     lines = footer.lines(picture, [("[0]", payload.replace(b"\r", b""))], 99)
     for line, columns in drawn(lines, 99):

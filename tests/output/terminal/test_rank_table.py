@@ -19,8 +19,8 @@ from rig import wait_for
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
-from dispatcher.output.monitor.live_table import Row, Snapshot, Table
-from dispatcher.output.monitor.run_progress import RUNNING, Picture
+from dispatcher.output.monitor.run_picture import Picture, Row, Snapshot, snapshot_of
+from dispatcher.output.run_state import RUNNING, RunState
 from dispatcher.output.terminal import rank_table
 from dispatcher.output.terminal.rank_table import (
     ENTER,
@@ -242,11 +242,11 @@ def test_keys_of_any_terminal(data: bytes, names: list[str]) -> None:
 
 
 def snapshot() -> Any:
-    table = Table(["n0"], lambda: 100.0)
-    table.event(Entry(1, 0.0, ev.RanksPlaced(30, "n0", 1)))
+    state = RunState(["n0"], lambda: 100.0)
+    state.event(Entry(1, 0.0, ev.RanksPlaced(30, "n0", 1)))
     for rank in range(30):
-        table.event(Entry(1, 0.0, ev.RankSpawned(0, rank, 1000 + rank)))
-    return table.snapshot()
+        state.event(Entry(1, 0.0, ev.RankSpawned(0, rank, 1000 + rank)))
+    return snapshot_of(state)
 
 
 class Looked(AltScreen):

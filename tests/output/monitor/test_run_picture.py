@@ -7,14 +7,13 @@ from typing import Any
 
 from cases import cases
 
-from dispatcher.output.monitor.run_progress import (
-    LOST,
-    RUNNING,
+from dispatcher.output.monitor.run_picture import (
     Picture,
     RemoteProgress,
     decode_picture,
     encode_picture,
 )
+from dispatcher.output.run_state import LOST, RUNNING
 
 PICTURE = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
 

@@ -11,8 +11,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RankSample, RanksStalled
 from dispatcher.core.events.run_events import Entry, Event
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor import run_progress
-from dispatcher.output.monitor.run_progress import (
+from dispatcher.output.monitor import run_picture
+from dispatcher.output.monitor.run_picture import Picture, encode_picture, picture_of
+from dispatcher.output.run_state import (
     CHECKED,
     CONNECTED,
     CONNECTING,
@@ -21,10 +22,7 @@ from dispatcher.output.monitor.run_progress import (
     RUNNING,
     WAITING,
     CpuShares,
-    Picture,
-    Progress,
-    StallDetector,
-    encode_picture,
+    RunState,
 )
 
 FACTS = ev.Facts("h", 1, "3.12", 8, 0, ("10.0.0.1",), "m")
@@ -34,12 +32,12 @@ GONE = Failure(Kind.LOST, "x")
 class Run:
     def __init__(self, count: int = 3) -> None:
         self.now = 100.0
-        self.progress = Progress(count, lambda: self.now)
+        self.state = RunState(["n"] * count, lambda: self.now)
 
     def happens(self, *events: Event) -> Picture:
         for event in events:
-            self.progress.event(Entry(1, 0.0, event))
-        return self.progress.picture()
+            self.state.event(Entry(1, 0.0, event))
+        return picture_of(self.state)
 
 
 @cases(
@@ -79,7 +77,7 @@ def test_lines_and_the_time_since_the_last() -> None:
     run.now = 105.0
     found = run.happens()
     assert (found.lines, found.seconds, found.since_line) == (0, 5.0, None)
-    run.progress.output(0, 1, b"a\nb\nc")
+    run.state.output(0, 1, b"a\nb\nc")
     run.now = 107.5
     found = run.happens()
     assert (found.lines, found.seconds, found.since_line) == (2, 7.5, 2.5)
@@ -97,11 +95,34 @@ def test_silent_ranks_until_they_write_or_end() -> None:
     assert (found.silent, found.silent_for, found.idle) == ((0, 1, 3), 60.0, ())
     run.happens(sample(10.0, 1.0, 1.0, 1.0, 1.0), sample(20.0, 1.0, 1.05, 9.0, 1.2))
     assert run.happens().idle == (0, 1)  # half of a hundredth is nothing, two are something
-    run.progress.output(1, 1, b"x")
+    run.state.output(1, 1, b"x")
     assert run.happens(ev.RankExited(0, 3, 0)).silent == (0,)
     assert run.happens().silent_for == 90.0
     again = run.happens(ev.RanksPlaced(4, "a", 1, 1))
     assert (again.silent, again.silent_for) == ((), 0.0)
+
+
+def test_an_attempt_knows_nothing_of_the_one_before_it() -> None:
+    """Neither at its beginning, nor by late news of ranks that are gone."""
+    run = Run(2)
+    run.happens(ev.NodeReady(0, FACTS), ev.RanksPlaced(2, "a", 1),
+                ev.RankSpawned(0, 0, 7), ev.RankSpawned(1, 1, 8), RanksStalled((0,), 9.0),
+                sample(1.0, 1.0, 1.0), sample(2.0, 2.0, 2.0))  # fmt: skip
+    run.state.output(0, 1, b"old")
+    assert run.state.phase == "running"
+    run.happens(ev.NodeLost(1, GONE), ev.JobStopping("NodeFailed"))
+    assert (run.state.ranks[1].state, run.state.counts["lost"]) == ("lost", 1)
+    assert run.state.phase == "stopping"
+    run.happens(ev.NodeReady(0, FACTS, attempt=1), ev.RanksPlaced(1, "a", 1, 1))
+    fresh = RunState()
+    fresh._begin(1)
+    for name in ("world_size", "ranks", "counts", "silent", "tails", "stopping"):
+        assert getattr(run.state, name) == getattr(fresh, name), name
+    assert (run.state.shares.of, run.state.phase) == ({}, "starting")
+    run.happens(ev.RankSpawned(0, 0, 9, attempt=1), ev.RankExited(0, 0, -15))
+    assert (run.state.ranks[0].alive, run.state.phase) == (True, "running")
+    run.happens(ev.RankExited(0, 0, 0, attempt=1))
+    assert (run.state.ranks[0].state, run.state.phase) == ("done", "stopping")
 
 
 def test_shares_of_a_cpu() -> None:
@@ -128,54 +149,10 @@ def test_a_state_that_there_is_not_is_refused() -> None:
 
 
 def test_a_picture_for_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_progress, "MOST", 2)
+    monkeypatch.setattr(run_picture, "MOST", 2)
     many: Any = (1, 2, 3)
     plain = encode_picture(
         Picture({RUNNING: 1, LOST: 2}, many, {}, 0, 0.0, None, many, 1.0, None, many)
     )
     assert [list(plain[name]) for name in ("pending", "silent", "idle")] == [[1, 2]] * 3
     assert plain["hosts"] == {str(RUNNING): 1, str(LOST): 2}
-
-
-def test_who_ends_or_writes_is_not_called_silent() -> None:
-    now, told = [100.0], list[Event]()
-    stall = StallDetector(10.0, told.append, lambda: now[0])
-    assert not stall.tick(0)  # nobody runs
-    stall.output(0, 1, b"early")  # before the news of its start
-    assert not stall.tick(0)
-    for rank in (2, 0, 1):
-        stall.event(Entry(1, 0.0, ev.RankSpawned(0, rank, 7)))
-    assert stall.tick(0)
-    now[0] = 105.0
-    stall.output(1, 1, b"x")
-    now[0] = 110.0
-    assert stall.tick(0)
-    assert told == [RanksStalled((0, 2), 10.0)]
-    stall.event(Entry(1, 0.0, ev.RankExited(0, 1, 0)))
-    assert not stall.tick(0)
-    stall.output(1, 1, b"late")
-    now[0] = 200.0
-    assert not stall.tick(0)
-    assert len(told) == 1
-
-
-def test_ranks_of_a_lost_host_are_not_called_silent() -> None:
-    """Neither while the others end, nor in the next attempt, which may have fewer ranks."""
-    now, told = [100.0], list[Event]()
-    stall = StallDetector(10.0, told.append, lambda: now[0])
-    run = Run()
-
-    def happens(*events: Event) -> Picture:
-        for event in events:
-            stall.event(Entry(1, 0.0, event))
-        return run.happens(*events)
-
-    happens(ev.RanksPlaced(2, "a", 1), ev.RankSpawned(0, 0, 7), ev.RankSpawned(1, 1, 7))
-    assert happens(RanksStalled((1,), 10.0)).silent == (1,)
-    assert happens(ev.NodeLost(1, GONE), ev.JobStopping("NodeFailed")).silent == ()
-    now[0] = 120.0
-    assert not stall.tick(0)
-    happens(ev.RankExited(0, 0, -15), ev.RanksPlaced(1, "a", 1, 1), ev.RankSpawned(0, 0, 8))
-    now[0] = 140.0
-    assert stall.tick(0) is False
-    assert told == [RanksStalled((0,), 10.0)]

@@ -1,6 +1,6 @@
-"""Reports errors (Xids) and slowdowns that a GPU's driver records while ranks use the GPU.
+"""Reports silent ranks, and errors (Xids) and slowdowns that a GPU's driver records.
 
-It reads the samples of hosts, so hosts need NVML, but not root. Each is reported once an attempt.
+Each report is an event that comes back on the spine, to the journal and the notes.
 """
 
 from __future__ import annotations
@@ -10,15 +10,48 @@ from collections.abc import Callable, Sequence
 from dispatcher.checks.gpu import HARD_SLOW, SOFT_SLOW
 from dispatcher.checks.xid import MEANING
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import GpuTroubled, NodeSampled
+from dispatcher.core.events.monitor_events import GpuTroubled, NodeSampled, RanksStalled
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.output.run_state import RunState
 from dispatcher.output.text.fold import fold_ranks
 
 _REASONS = {**HARD_SLOW, **SOFT_SLOW}
 
 
+class StallDetector(Sink):
+    """Reports ranks that have written nothing for ``after`` seconds, once for each silence."""
+
+    def __init__(self, state: RunState, after: float, tell: Callable[[ev.Event], None]) -> None:
+        self._state = state
+        self._after = after
+        self._tell = tell
+        self._told: dict[int, float] = {}  # rank -> when the silence began that was reported
+
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, ev.RanksPlaced):
+            self._told.clear()
+
+    def tick(self, now: float) -> bool:
+        if self._state.stopping is not None:  # ranks of a lost host have no end
+            return False
+        due = self._state.clock() - self._after
+        waiting = {
+            rank: one.wrote
+            for rank, one in self._state.ranks.items()
+            if one.alive and one.wrote != self._told.get(rank)
+        }
+        silent = {rank: wrote for rank, wrote in waiting.items() if wrote <= due}
+        if silent:
+            self._told.update(silent)
+            self._tell(RanksStalled(tuple(sorted(silent)), self._after))
+        return len(silent) < len(waiting)
+
+
 class GpuNotes(Sink):
-    """Sends ``GpuTroubled``, which comes back on the spine."""
+    """Sends ``GpuTroubled``, each trouble once an attempt.
+
+    It reads the samples of hosts, so hosts need NVML, but not root.
+    """
 
     def __init__(self, tell: Callable[[ev.Event], None]) -> None:
         self._tell = tell

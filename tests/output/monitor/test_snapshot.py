@@ -15,7 +15,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
+from dispatcher.output.monitor.run_picture import Snapshot, snapshot_of
+from dispatcher.output.run_state import LAST, RunState
 from dispatcher.output.terminal.footer import drawn
 from dispatcher.output.terminal.rank_table import HELP, ViewState, WatchTable, keys
 
@@ -29,13 +30,13 @@ class Run:
         self.own = own
         self.now = 100.0
         self.slow: tuple[str, ...] = ()
-        self.table = Table(["n0", "n1"], lambda: self.now, lambda: self.slow)
+        self.state = RunState(["n0", "n1"], lambda: self.now)
         self.happens(ev.RanksPlaced(4, "n0", 1))
         for rank in range(4):
             self.happens(ev.RankSpawned(rank // 2, rank, 1000 + rank))
 
     def happens(self, event: ev.Event) -> None:
-        self.table.event(Entry(1, 0.0, event))
+        self.state.event(Entry(1, 0.0, event))
 
     def sample(
         self, node: int, at: float, cpu: float, *gpus: GpuSample, late: bool = False
@@ -46,8 +47,11 @@ class Run:
         )
         self.happens(NodeSampled(node, at, ranks, gpus, late))
 
+    def snapshot(self) -> Snapshot:
+        return snapshot_of(self.state, self.slow)
+
     def row(self, rank: int) -> Any:
-        (row,) = (row for row in self.table.snapshot().rows if row.rank == rank)
+        (row,) = (row for row in self.snapshot().rows if row.rank == rank)
         return row
 
 
@@ -55,7 +59,7 @@ def test_a_rank_from_start_to_end() -> None:
     run = Run()
     assert (run.row(3).host, run.row(3).local, run.row(3).pid) == ("n1", 1, 1003)
     assert run.row(3).state == "starts"
-    run.table.output(3, 1, b"one\ntwo\n")
+    run.state.output(3, 1, b"one\ntwo\n")
     run.now += 7
     assert (run.row(3).last, run.row(3).silence) == ("two", 7.0)
     run.sample(1, 50.0, 1.0)
@@ -69,7 +73,7 @@ def test_a_rank_from_start_to_end() -> None:
     run.happens(ev.NodeLost(0, Failure(Kind.LOST, "why")))
     assert run.row(0).state == "lost"
     run.happens(ev.RanksPlaced(4, "n0", 1, 1))
-    assert run.table.snapshot().rows == ()
+    assert run.snapshot().rows == ()
 
 
 def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
@@ -102,10 +106,10 @@ def test_which_gpu_is_a_ranks_own(
 def test_gpus_that_do_not_answer_are_named() -> None:
     run = Run()
     run.sample(1, 1.0, 1.0, late=True)
-    assert run.table.snapshot().late == ("n1",)
-    assert any("GPUs do not answer: n1" in line for line in picture(run.table.snapshot()))
+    assert run.snapshot().late == ("n1",)
+    assert any("GPUs do not answer: n1" in line for line in picture(run.snapshot()))
     run.sample(1, 2.0, 1.0)
-    assert run.table.snapshot().late == ()
+    assert run.snapshot().late == ()
 
 
 @cases(
@@ -126,30 +130,30 @@ def test_gpus_that_do_not_answer_are_named() -> None:
 def test_the_last_line_is_harmless(chunks: list[bytes], last: str) -> None:
     run = Run()
     for chunk in chunks:
-        run.table.output(0, 1, chunk)
+        run.state.output(0, 1, chunk)
     assert run.row(0).last == last
 
 
 def test_a_bar_and_a_line_are_two() -> None:
     run = Run()
-    run.table.output(0, 2, b"\rstep 4 of 4")
-    run.table.output(0, 1, b"saved\n")
+    run.state.output(0, 2, b"\rstep 4 of 4")
+    run.state.output(0, 1, b"saved\n")
     assert run.row(0).last == "saved"
 
 
 def test_words_that_come_before_the_news_of_the_start_are_kept() -> None:
     run = Run()
-    run.table.output(9, 1, b"early\n")
+    run.state.output(9, 1, b"early\n")
     run.happens(ev.RankSpawned(1, 9, 1009))
     assert run.row(9).last == "early"
 
 
 def test_a_shot_survives_json() -> None:
     run = Run()
-    run.table.output(0, 1, b"\xff\n")
+    run.state.output(0, 1, b"\xff\n")
     run.sample(0, 1.0, 1.0, GpuSample(0, None, 1, 2, 3.5, 4.0))
     run.slow = ("rank 1 on n0: 2.0x",)
-    snapshot = run.table.snapshot()
+    snapshot = run.snapshot()
     assert Snapshot.of_plain(json.loads(json.dumps(snapshot.plain()))) == snapshot
 
 
@@ -162,7 +166,7 @@ PLAIN = st.recursive(
 
 @given(PLAIN, st.sampled_from(["picture", "rows", "late", "slow", "row"]))
 def test_anything_else_is_no_shot(value: Any, where: str) -> None:
-    plain = json.loads(json.dumps(Run().table.snapshot().plain()))
+    plain = json.loads(json.dumps(Run().snapshot().plain()))
     if where == "row":
         plain["rows"][0] = value
     else:
@@ -190,7 +194,7 @@ def picture(
 def test_who_is_slow_stands_above_the_table() -> None:
     run = Run()
     run.slow = ("rank 1 on n0: 2.0x", "rank 3 on \x1b[Jn1: 1.6x")
-    lines = picture(run.table.snapshot())
+    lines = picture(run.snapshot())
     assert lines[1] == "rank 1 on n0: 2.0x"
     assert lines[2].startswith("rank 3 on ")
     assert lines[3].startswith("RANK")
@@ -198,11 +202,11 @@ def test_who_is_slow_stands_above_the_table() -> None:
 
 def test_the_whole_picture() -> None:
     run = Run()
-    run.table.output(1, 1, b"step 7\n")
+    run.state.output(1, 1, b"step 7\n")
     run.now += 65
     for at in (1.0, 3.0):
         run.sample(0, at, at, GpuSample(0, 97.0, 40 * GIB, 80 * GIB, 612.4, 61.0))
-    lines = picture(run.table.snapshot())
+    lines = picture(run.snapshot())
     assert "2 hosts: 2 running · 4 ranks: 4 running" in lines[0]
     assert lines[1].split() == [
         "RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS", "GPU", "GMEM", "POWER", "SILENCE",
@@ -218,8 +222,8 @@ def test_the_whole_picture() -> None:
 
 def test_hostile_lines_and_markup_stay_text() -> None:
     run = Run()
-    run.table.output(0, 1, b"[red]\x1b[2J\x1b]0;title\x07 \x1b[31mred\x1b[0m\ttab\n")
-    lines = picture(run.table.snapshot(), columns=140)
+    run.state.output(0, 1, b"[red]\x1b[2J\x1b]0;title\x07 \x1b[31mred\x1b[0m\ttab\n")
+    lines = picture(run.snapshot(), columns=140)
     assert "[red]\\x1b[2J\\x1b]0;title\\x07 red" in lines[2]
 
 
@@ -227,8 +231,8 @@ def test_hostile_lines_and_markup_stay_text() -> None:
 @cases("rows", [1, 2, 3, 50])
 def test_it_fits_into_any_window(columns: int, rows: int) -> None:
     run = Run()
-    run.table.output(0, 1, b"wide " * 100)
-    lines, _ = WatchTable(["n0", "n1"]).lines(run.table.snapshot(), ViewState(), columns, rows)
+    run.state.output(0, 1, b"wide " * 100)
+    lines, _ = WatchTable(["n0", "n1"]).lines(run.snapshot(), ViewState(), columns, rows)
     assert len(lines) <= rows
     assert all(line.cell_len <= columns for line in lines)
 
@@ -238,7 +242,7 @@ def test_it_fits_into_any_window(columns: int, rows: int) -> None:
 
 @given(st.lists(st.binary(max_size=8)))
 def test_any_keys_leave_a_look_that_can_be_drawn(typed: list[bytes]) -> None:
-    watch, snapshot, look = WatchTable(["n0", "n1"]), Run().table.snapshot(), ViewState()
+    watch, snapshot, look = WatchTable(["n0", "n1"]), Run().snapshot(), ViewState()
     for data in typed:
         for key in keys(data):
             look = look.pressed(key, watch.page)

@@ -1,0 +1,218 @@
+"""Pictures of a run for people and programs: its progress, and a table of its ranks.
+
+Both are values, made from a ``RunState``. For another process they are encoded here and decoded
+there; ``RemoteProgress`` adds the time since then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+from dispatcher.model.frozen import Value, fields_of, value
+from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
+from dispatcher.output.text.lines import wiped
+from dispatcher.output.text.sanitize import sanitize, sanitize_text
+from dispatcher.plan.job.placement import place
+
+#: letter of proc(5) -> word
+_WORDS = {
+    "R": "runs", "S": "sleeps", "D": "in disk wait", "T": "stopped", "t": "traced",
+    "Z": "zombie", "I": "idle",
+}  # fmt: skip
+
+
+@value
+class Picture(Value):
+    """A run's progress at one moment. hosts: state -> count; pending: hosts not checked yet.
+
+    ranks: ``running``, ``done``, ``failed`` and ``lost`` -> count. silent: ranks that were
+    reported as stalled and have written nothing since; silent_for: the seconds of that
+    report. idle: those of them that use no CPU.
+    """
+
+    hosts: Mapping[int, int]
+    pending: tuple[int, ...]
+    ranks: Mapping[str, int]
+    lines: int
+    seconds: float
+    since_line: float | None
+    silent: tuple[int, ...] = ()
+    silent_for: float = 0.0
+    stopping: str | None = None
+    idle: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.hosts.keys() <= set(range(len(STATES))):
+            raise ValueError(f"no states of hosts: {sorted(self.hosts)}")
+
+
+def picture_of(state: RunState) -> Picture:
+    """The progress of a run now; from any thread."""
+    with state.lock:
+        return _picture(state)
+
+
+def _picture(state: RunState) -> Picture:
+    now, state.counts_lines = state.clock(), True
+    silent = tuple(sorted(state.silent))
+    return Picture(
+        hosts=dict(Counter(state.nodes.values())),
+        pending=tuple(node for node, one in state.nodes.items() if one < CHECKED),
+        ranks=dict(+state.counts),
+        lines=state.lines,
+        seconds=now - state.began,
+        since_line=None if state.last_line is None else now - state.last_line,
+        silent=silent,
+        silent_for=min(state.silent.values(), default=0.0),
+        stopping=state.stopping,
+        idle=tuple(rank for rank in silent if state.shares.is_idle(rank)),
+    )
+
+
+#: silent or pending numbers that are sent at most: a footer has one line for them
+MOST = 4096
+
+
+def encode_picture(picture: Picture) -> dict[str, Any]:
+    """``picture`` as values for JSON."""
+    plain = fields_of(picture)
+    short = {name: plain[name][:MOST] for name in ("pending", "silent", "idle")}
+    hosts = {str(state): count for state, count in sorted(picture.hosts.items())}
+    return {**plain, **short, "hosts": hosts}
+
+
+def decode_picture(plain: Any) -> Picture | None:
+    """The picture that ``plain`` encodes, or None."""
+    from dispatcher.core.events import codec  # the run itself does not need it
+
+    try:
+        return cast("Picture", codec.reader(Picture)(plain, "picture"))
+    except ValueError:
+        return None
+
+
+class RemoteProgress:
+    """The run of another process, for a footer: ``picture`` is the last one, with later times.
+
+    hosts: how many the run has. clock: seconds, monotonic.
+    """
+
+    def __init__(self, hosts: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard_at = clock()
+        self._hosts = hosts
+        self._last = Picture({}, (), {}, 0, 0.0, None)
+        self.heard = False
+
+    def hear(self, plain: Mapping[str, Any]) -> None:
+        """Take an encoded picture; an invalid one, or one of other hosts, is ignored."""
+        picture = decode_picture(plain)
+        if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
+            self._last, self._heard_at = picture, self._clock()
+            self.heard = True
+
+    def picture(self) -> Picture:
+        """The last picture, with its times moved to now."""
+        last, age = self._last, self._clock() - self._heard_at
+        since = None if last.since_line is None else last.since_line + age
+        return dataclasses.replace(last, seconds=last.seconds + age, since_line=since)
+
+
+@value
+class Row(Value):
+    """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
+
+    state: a word for the table. gpu: % used, bytes used, watts of the rank's GPU. last: its last
+    line, sanitized.
+    """
+
+    rank: int
+    host: str
+    local: int
+    pid: int | None
+    state: str
+    cpu: float | None = None
+    rss: int | None = None
+    gpu: tuple[float | None, float | None, float | None] | None = None
+    silence: float | None = None
+    last: str = ""
+    alive: bool = False
+
+
+@value
+class Snapshot(Value):
+    """One moment of a run. late: hosts whose GPUs do not answer. slow: lines on slow ranks."""
+
+    picture: Picture
+    rows: tuple[Row, ...]
+    late: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """As values of JSON, for ``of_plain``; a row without the names of its fields."""
+        rows = [list(fields_of(row).values()) for row in self.rows]
+        return {**fields_of(self), "picture": encode_picture(self.picture), "rows": rows}
+
+    @staticmethod
+    def of_plain(plain: Mapping[str, Any]) -> Snapshot:
+        """The snapshot that ``plain`` encoded, after JSON. Raises: ValueError for anything else."""
+        from dispatcher.core.events import codec  # the run itself does not need it
+
+        names = [field.name for field in dataclasses.fields(Row)]
+        try:
+            rows = [dict(zip(names, row, strict=True)) for row in plain["rows"]]
+            snapshot: Snapshot = codec.reader(Snapshot)({**plain, "rows": rows}, "table")
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a table: {error}") from None
+        safe = (dataclasses.replace(row, last=sanitize_text(row.last)) for row in snapshot.rows)
+        return dataclasses.replace(snapshot, rows=tuple(safe))
+
+
+def snapshot_of(state: RunState, slow: Sequence[str] = ()) -> Snapshot:
+    """A run now, rank by rank; from any thread. slow: lines on slow ranks."""
+    with state.lock:
+        seats: Counter[tuple[int, int]] = Counter()  # (node, world) -> ranks so far
+        rows = []
+        for rank, known in sorted(state.ranks.items()):
+            seat = (known.node, place(rank)[0])
+            rows.append(_row(state, rank, known, seats[seat]))
+            seats[seat] += 1
+        late = tuple(state.hosts[node] for node in sorted(state.late))
+        return Snapshot(_picture(state), tuple(rows), late, tuple(slow))
+
+
+def _row(state: RunState, rank: int, known: Rank, local: int) -> Row:
+    sample, gpu = known.sample, None
+    if sample is not None and sample.own:
+        gpu = state.gpus.get(known.node, {}).get(sample.own[0])
+    return Row(
+        rank, state.hosts[known.node], local, known.pid, _word(known),
+        cpu=state.shares.of.get(rank),
+        rss=None if sample is None else sample.rss,
+        gpu=None if gpu is None else (gpu.utilisation, gpu.used, gpu.watts),
+        silence=state.clock() - known.wrote if known.alive else None,
+        last=_last_line(state.tails.get(rank, (0, b""))[1]),
+        alive=known.alive,
+    )  # fmt: skip
+
+
+def _word(known: Rank) -> str:
+    """The state of a rank for the table: ``sleeps``, ``exit 3``, ``signal 9``, ..."""
+    if known.alive:
+        sample = known.sample
+        return "starts" if sample is None else _WORDS.get(sample.state, sample.state)
+    if known.state != "failed":
+        return known.state
+    if known.status is None:
+        return "not started"
+    return f"signal {-known.status}" if known.status < 0 else f"exit {known.status}"
+
+
+def _last_line(tail: bytes) -> str:
+    """The last line in ``tail``, or the last state of a line that rewrites itself; sanitized."""
+    text = tail.rstrip(b"\r\n \t")
+    line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
+    return sanitize(wiped(line.partition(b"\x1b[A")[0])).decode()
