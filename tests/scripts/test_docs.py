@@ -68,6 +68,19 @@ def test_pictures_are_whole_and_a_command_makes_each() -> None:
         assert f"img/{picture.name})" in pages
 
 
+def test_a_picture_that_moves_shows_its_end_where_nothing_moves() -> None:
+    drawn = (ROOT / "docs" / "img" / "run.svg").read_text()
+    still = re.sub(r'<g class="\w+" visibility="hidden">.*?</g>', "", drawn, flags=re.S)
+    assert "[rank-failed]" in still
+    assert "dispatch -H hostfile" not in still  # the first look
+    # paper and readers who want no motion get none; a browser begins with the end
+    plain, _, moving = drawn.partition("@media screen and (prefers-reduced-motion:no-preference){")
+    assert "animation" not in plain
+    delays = re.findall(r"animation:t\d+ ([\d.]+)s (\S+)s step-end 3}", moving)
+    assert len(delays) > 10
+    assert all(0 < float(total) + float(delay) <= 5 for total, delay in delays)
+
+
 def test_code_in_tables_has_no_backslash(site: Path) -> None:
     text = (site / "guides" / "exec-peers.html").read_text()
     assert "| dshbak -c</code>" in text
