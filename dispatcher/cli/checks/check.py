@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dispatcher.cli.options.declaration import Options, argument, json_option, option
+from dispatcher.cli.options.declaration import Options, argument, json_option, option, preset
 from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 
 
 class ReadingOptions(Options, section="Checks"):
-    full: bool = option(
+    full: bool = preset(
         help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
     )
     speed: bool = option(
@@ -21,24 +21,24 @@ class ReadingOptions(Options, section="Checks"):
         help="Check with this Python, the one of the ranks.",
         usual="as for dispatch run",
     )
-    chdir: str | None = option(
+    chdir: str | None = preset(
         metavar="DIR", help="Check this folder, in which the ranks will run.", usual="this folder"
     )
-    iface: str | None = option(
+    iface: str | None = preset(
         metavar="NAME", help="Check this network interface, which the ranks will use."
     )
-    master_port: int | None = option(
+    master_port: int | None = preset(
         most=65535,
         metavar="PORT",
         help="Check whether this port can be reached on host 0.",
         usual="any free one",
     )
-    check_timeout: float | None = option(
+    check_timeout: float | None = preset(
         metavar="SECONDS",
         help="End everything after SECONDS.",
         usual="20; 60 with --full, 180 with --speed",
     )
-    xid_table: str | None = option(
+    xid_table: str | None = preset(
         metavar="FILE",
         help="Judge the driver's Xid messages by FILE, with --full. Its lines are NUMBER and "
         "critical, warn or ignore.",
@@ -51,16 +51,16 @@ class ReadingOptions(Options, section="Checks"):
 
 
 class PairOptions(Options, section="Pairs of hosts"):
-    pairs: bool = option(help="Measure the network between hosts, two by two, and find slow hosts.")
-    backend: Literal["tcp", "nccl", "gloo"] | None = option(
+    pairs: bool = preset(help="Measure the network between hosts, two by two, and find slow hosts.")
+    backend: Literal["tcp", "nccl", "gloo"] | None = preset(
         help="Measure by plain TCP, or by torch ranks of --python with NCCL on all GPUs, or gloo "
         "on CPUs.",
         usual="tcp",
     )
-    rounds: str | None = option(
+    rounds: str | None = preset(
         metavar="N|all", help="Measure at most N rounds, or all pairs.", usual="4"
     )
-    slow: float | None = option(
+    slow: float | None = preset(
         metavar="SHARE",
         help="Call a pair slow that reaches less than this share of the usual rate. If given, it "
         "also replaces the known rates of GPUs within a host.",
@@ -70,16 +70,16 @@ class PairOptions(Options, section="Pairs of hosts"):
 
 
 class NcclOptions(Options, section="NCCL"):
-    nccl: bool = option(help="Say what NCCL will use on every host, and which settings to give it.")
+    nccl: bool = preset(help="Say what NCCL will use on every host, and which settings to give it.")
     apply: str | None = option(
         metavar="FILE", help="Write the settings to FILE, for --env-file of dispatch run."
     )
 
 
 class FindingOptions(Options, section="Output"):
-    verbose: bool = option("-v", help="Also show checks that are fine on all hosts.")
+    verbose: bool = preset("-v", help="Also show checks that are fine on all hosts.")
     as_json: bool = json_option("the result")
-    connect_timeout: float = option(
+    connect_timeout: float = preset(
         "-t",
         section="Connections",
         default=10.0,

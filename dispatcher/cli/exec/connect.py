@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
-from dispatcher.cli.options.declaration import converted, json_option, option
+from dispatcher.cli.options.declaration import converted, json_option, option, preset
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class KeptOptions(KeepOptions, section="Connections"):
-    keep: str | None = option(
+    keep: str | None = preset(
         default="600", metavar="SECONDS", help="Close a connection that has been idle for SECONDS."
     )
-    listing: bool = option("--list", help="List the hosts that are connected.")
+    listing: bool = preset("--list", help="List the hosts that are connected.")
     as_json: bool = json_option("that list, or the result of each host")
     closing: bool = option(
         "--close", help="Close all connections, or only those to the hosts of -H and -w."

@@ -22,6 +22,7 @@ from dispatcher.cli.options.declaration import (
     declared,
     names_of,
     option,
+    preset,
     replace,
 )
 from dispatcher.cli.options.host_options import SendOptions, find_hosts, login
@@ -53,36 +54,36 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     words: tuple[str, ...] = argument(last=True, metavar="[--] [COMMAND] [ARGS]...")
     joined = True
     everyone: bool = option("-a", "--all", help="Take the hosts of all groups: -w '@*'.")
-    group: tuple[str, ...] = option(
+    group: tuple[str, ...] = preset(
         "-g",
         metavar="NAME[,NAME]...",
         help="Take the hosts of these groups: -w @NAME. May be repeated.",
     )
-    left_out: tuple[str, ...] = option(
+    left_out: tuple[str, ...] = preset(
         "-X",
         "--exclude-group",
         metavar="NAME[,NAME]...",
         help="Leave the hosts of these groups out: -x @NAME. May be repeated.",
     )
-    pick: int | None = option(metavar="N", help="Take N of the hosts, by chance.", usual="all")
-    worker: Literal["ssh"] = option(
+    pick: int | None = preset(metavar="N", help="Take N of the hosts, by chance.", usual="all")
+    worker: Literal["ssh"] = preset(
         "-R", "--worker", default="ssh", section="Connections", help="Reach hosts by ssh, as ever."
     )
-    color: Literal["auto", "never"] = option(
+    color: Literal["auto", "never"] = preset(
         default="auto", section="Output", help="Show no colours (never)."
     )
-    quiet: bool = option(section="Output", help="Show no progress on a terminal.")
-    needless: bool = option(
+    quiet: bool = preset(section="Output", help="Show no progress on a terminal.")
+    needless: bool = preset(
         "-r", "--progress", section="Output", help="Copy folders whole, show progress: as ever."
     )
-    version: bool = option("-V", section="Other", help="Show the version and exit.")
-    dry_run: bool = option(
+    version: bool = preset("-V", section="Other", help="Show the version and exit.")
+    dry_run: bool = preset(
         "-q", "--dry-run", section="Other", help="Show what would be done where, and contact none."
     )
-    fanout: int | None = option(
+    fanout: int | None = preset(
         metavar="N", section="Limits", help="Connect to at most N hosts at once.", usual="64"
     )
-    serial: str | None = option(
+    serial: str | None = preset(
         "-f",
         metavar="N|P%[,...]",
         section="Limits",

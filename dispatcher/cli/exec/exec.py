@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dispatcher.cli.options.declaration import Options, argument, json_option, option
+from dispatcher.cli.options.declaration import Options, argument, json_option, option, preset
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -32,46 +32,46 @@ class CommandOptions(Options, section="Command"):
         "allow only some commands, or read standard input. A command that is ended early may run "
         "on there."
     )
-    stdin: bool = option("-I", help="Give every command a copy of standard input.")
-    no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
+    stdin: bool = preset("-I", help="Give every command a copy of standard input.")
+    no_stdin: bool = preset("-n", help="Leave standard input alone, as is the default.")
     pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")
 
 
 class GatherOptions(Options, section="Output"):
-    no_label: bool = option(
+    no_label: bool = preset(
         "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
     )
-    gather: bool = option("-b", help="Show equal output once, below all hosts that gave it.")
-    gather_all: bool = option("-B", help="As -b, and standard error as well.")
-    line_mode: bool = option(
+    gather: bool = preset("-b", help="Show equal output once, below all hosts that gave it.")
+    gather_all: bool = preset("-B", help="As -b, and standard error as well.")
+    line_mode: bool = preset(
         "-L",
         help="Show output when all is there, in the order of hosts, a name in every line; "
         "with -b equal output once.",
     )
-    diff: bool = option(help="Show how the output differs from that of most hosts.")
+    diff: bool = preset(help="Show how the output differs from that of most hosts.")
     as_json: bool = json_option("the result of each host", ", an object a line")
-    timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
+    timestamps: bool = preset("-T", help="Begin lines with the time at which they arrived.")
     output_dir: str | None = option(
         "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
     )
     error_dir: str | None = option(
         "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
     )
-    screen_overflow: Literal["auto", "drop", "block"] = option(
+    screen_overflow: Literal["auto", "drop", "block"] = preset(
         default="auto",
         help="When the reader of the output pauses, leave lines out and count them (drop), or let "
         "the commands wait (block). auto: drop if standard output is a terminal or -o and -e keep "
         "everything, else block.",
     )
-    quiet: bool = option("-q", help="Show no progress on a terminal.")
+    quiet: bool = preset("-q", help="Show no progress on a terminal.")
     verbose: bool = verbose_option()
-    percent: bool = option(
+    percent: bool = preset(
         "-P",
         section="Command",
         help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
         "user of -l or user@, else by yours, as pdsh does; %% is a percent sign.",
     )
-    max_code: bool = option(
+    max_code: bool = preset(
         "-S", section="Results", help="Exit with the largest exit code of all hosts."
     )
 

@@ -12,7 +12,7 @@ from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
 from dispatcher.cli.options.connect_options import show_only
-from dispatcher.cli.options.declaration import argument, option
+from dispatcher.cli.options.declaration import argument, preset
 from dispatcher.cli.options.host_options import find_hosts, sudo_user, verbose_option
 from dispatcher.cli.options.output_options import parse_size
 from dispatcher.core.events.exec_events import Exited, is_good
@@ -50,7 +50,7 @@ class GetOptions(CopyOptions, section="Files"):
     epilog = "Exit code: as for dispatch exec."
 
     paths: tuple[str, ...] = argument(metavar="REMOTE... DIR")
-    max_size: str = option(
+    max_size: str = preset(
         default="16G", metavar="N[K|M|G]", help="Take at most N bytes from each host."
     )
     verbose: bool = verbose_option()

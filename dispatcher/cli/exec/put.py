@@ -15,7 +15,7 @@ from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
 from dispatcher.cli.options.connect_options import show_only
-from dispatcher.cli.options.declaration import argument, option
+from dispatcher.cli.options.declaration import argument, preset
 from dispatcher.cli.options.host_options import SendOptions, find_hosts, sudo_user, verbose_option
 from dispatcher.cli.options.option_defaults import typed
 from dispatcher.core.events.exec_events import (
@@ -72,7 +72,7 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
     epilog = "Exit code: as for dispatch exec. Skipped files are listed and are not errors."
 
     paths: tuple[str, ...] = argument(metavar="SOURCE... DEST")
-    branches: str | None = option(
+    branches: str | None = preset(
         "--fanout-tree",
         metavar="[=K]",
         bare="",

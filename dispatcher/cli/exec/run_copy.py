@@ -13,7 +13,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
 from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.declaration import Options, json_option, option
+from dispatcher.cli.options.declaration import Options, json_option, option, preset
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 
 class FileOptions(Options, section="Files"):
-    checksum: bool = option(help="Compare files by their SHA-256, not by size and time.")
-    no_resume: bool = option(
+    checksum: bool = preset(help="Compare files by their SHA-256, not by size and time.")
+    no_resume: bool = preset(
         "-W",
         "--no-resume",
         "--whole-file",
@@ -73,7 +73,7 @@ class CopyOptions(
         "password, for all hosts.",
     )
     as_json: bool = json_option("the result of each host", ", an object a line")
-    quiet: bool = option("-q", section="Other", help="Show no progress on a terminal.")
+    quiet: bool = preset("-q", section="Other", help="Show no progress on a terminal.")
     paths: tuple[str, ...] = ()
     verbose: bool = False
 

@@ -38,7 +38,7 @@ from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions, GatherOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
 from dispatcher.cli.options.connect_options import TransportPool, show_only
-from dispatcher.cli.options.declaration import converted, option, replace
+from dispatcher.cli.options.declaration import converted, preset, replace
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -68,7 +68,7 @@ class PromptOptions(GatherOptions, section="Output"):
     as_json: bool = False
     output_dir: str | None = None
     error_dir: str | None = None
-    no_gather: bool = option(
+    no_gather: bool = preset(
         help="Show lines as they come, as -N and -T do.",
         usual="equal output once, when the command has ended",
     )

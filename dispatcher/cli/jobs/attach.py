@@ -18,7 +18,14 @@ import click
 
 from dispatcher.cli import say
 from dispatcher.cli.jobs.stacks import JournalLocations
-from dispatcher.cli.options.declaration import Options, argument, converted, dry_run_option, option
+from dispatcher.cli.options.declaration import (
+    Options,
+    argument,
+    converted,
+    dry_run_option,
+    option,
+    preset,
+)
 from dispatcher.cli.options.output_options import LineOptions, OutputSettings, ShowOptions, settings
 from dispatcher.cli.run import run_sinks
 from dispatcher.cli.run.run_sinks import RankLabels
@@ -60,8 +67,8 @@ class AttachOptions(LineOptions, section="Output"):
     )
 
     job: str | None = argument()
-    from_start: bool = option(help="Begin with the earlier output of the ranks.")
-    quiet: bool = option("-q", help="Show no output, only notes and the verdict.")
+    from_start: bool = preset(help="Begin with the earlier output of the ranks.")
+    quiet: bool = preset("-q", help="Show no output, only notes and the verdict.")
     stop_on_interrupt: bool = option(
         help="Let Ctrl-C end the job, as dispatch stop does. A second one kills it, a third one "
         "detaches."
@@ -144,7 +151,7 @@ class StopOptions(Options):
 
     job: str | None = argument()
     now: bool = option(help="Kill the ranks at once, as a second Ctrl-C does.")
-    signal: str | None = option(
+    signal: str | None = preset(
         metavar="SIGNAL",
         help="Send this signal first. Ranks that go on in spite of it get SIGTERM after --grace.",
         usual="that of the run's --stop-signal, else TERM",
@@ -207,8 +214,8 @@ class LogsOptions(Options):
     )
 
     job: str | None = argument()
-    follow: bool = option("-f", help="Go on with new output, until the job ends.")
-    rank: str | None = option(metavar="N", help="Show rank N alone, without labels.")
+    follow: bool = preset("-f", help="Go on with new output, until the job ends.")
+    rank: str | None = preset(metavar="N", help="Show rank N alone, without labels.")
 
 
 def logs(options: LogsOptions) -> int:

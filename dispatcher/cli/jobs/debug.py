@@ -11,7 +11,7 @@ import os
 from dispatcher.cli import say
 from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.connect_options import TransportPool, show_only
-from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
+from dispatcher.cli.options.declaration import Options, argument, dry_run_option, preset
 from dispatcher.jobs import registry
 from dispatcher.model import errors
 from dispatcher.model.errors import NoSuchJob, UsageError
@@ -41,7 +41,7 @@ class DebugOptions(Options):
     )
 
     job: str | None = argument()
-    rank: str = option(default="0", metavar="N", help="Look into rank N.")
+    rank: str = preset(default="0", metavar="N", help="Look into rank N.")
     dry_run: bool = dry_run_option()
 
 

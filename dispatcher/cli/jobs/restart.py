@@ -14,7 +14,7 @@ import click
 
 from dispatcher.cli import say
 from dispatcher.cli.jobs.attach import tell_end
-from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
+from dispatcher.cli.options.declaration import Options, argument, dry_run_option, preset
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection
 from dispatcher.model import errors
@@ -48,7 +48,7 @@ class RestartOptions(Options):
 
     job: str | None = argument()
     words: tuple[str, ...] = argument(metavar="[-- PROGRAM [ARGS]...]")
-    exports: tuple[str, ...] = option(
+    exports: tuple[str, ...] = preset(
         "-x",
         "--export",
         metavar="NAME[=VALUE]",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.cli import say, tell
-from dispatcher.cli.options.declaration import Options, argument, json_option, option
+from dispatcher.cli.options.declaration import Options, argument, json_option, preset
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
 from dispatcher.model import errors
@@ -46,7 +46,7 @@ class TopOptions(Options):
     )
 
     job: str | None = argument()
-    sample: float = option(
+    sample: float = preset(
         metavar="SECONDS",
         type=click.FloatRange(LEAST_EVERY, 3600),
         default=2.0,

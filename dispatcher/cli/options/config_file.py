@@ -6,8 +6,8 @@ is the current one: there it is a value as for ``-H``. The narrower wins: a comm
 
 ``git clone``, ``cd`` and ``dispatch exec`` must run nothing of the clone's, on no machine. So
 ``./dispatch.toml`` may not choose the program, its user, whom to trust or a file to write:
-``ALLOWED`` has the options that it may set, ``REFUSED`` the others, and a test holds every option
-to be in one of them. A file that another user could have written is not read (``read``).
+only an option that is declared as a ``preset`` may be set there. A file that another user could
+have written is not read (``read``).
 """
 
 # ruff: noqa: SIM905 - word lists read better as paragraphs
@@ -180,7 +180,7 @@ def _beside(source: str, value: Any) -> Any:
 MOST_BYTES = 1 << 20
 _MAY_NOT = "a folder's file may not"
 
-#: option -> the effect that the file may not have
+#: option -> the effect that the file may not have, in the words of the refusal
 REFUSED = {
     **dict.fromkeys(
         "agent-python app launcher local-rank-arg python rsh script shell site-checks".split(),
@@ -203,28 +203,6 @@ REFUSED = {
     ),
     **dict.fromkeys("all close kill now stop-on-interrupt".split(), "choose what to end"),
 }
-
-ALLOWED = frozenset(
-    # which hosts, and as which account: the keys of unknown hosts are refused
-    "hostfile hosts exclude group exclude-group include intersect user ssh-port spares nnodes np "
-    "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface pick "
-    "master-port bind-to mem-bind report-bindings near-hca "
-    # settings of the program on the command line; variables are checked one by one
-    "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port "
-    # how long, how many, how often
-    "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
-    "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "
-    "max-restarts max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
-    "server-alive-interval signal signal-to slow stall-after stop-signal time-limit window detach "
-    # the checks
-    "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume whole-file "
-    "backend pairs progress-file progress-line step-line xid-table "
-    # the output, and files in a new folder of their own
-    "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
-    "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
-    "numbers only-ranks percent profile progress quiet rank rank0 screen-overflow separator color "
-    "sort timestamps verbose version worker".split()
-)
 
 #: of the user's own file: options whose value would be another file in every folder
 _FILES = ("ssh-config", "env-file")
@@ -271,12 +249,17 @@ def _why_not(about: os.stat_result) -> str:
 
 def check(file: Defaults, command: click.Command, profile: str | None, own: str) -> None:
     """Raises: UsageError for an option that ``file`` may not set. own: the user's own file."""
-    known = {name for parameter in command.params for name in parameter.opts}
     for table, name, value in file.entries(command.name or "", profile):
         option = current(name)
-        if f"--{option}" not in known:
+        parameter = parameter_of(command, option)
+        if parameter is None:
             continue
-        why = _why_refused(option, value) if file.loose else _why_relative(option, value)
+        refused = f"{_MAY_NOT} {REFUSED.get(option, 'set that')}"
+        if not file.loose:
+            why = _why_relative(option, value)
+        else:
+            allowed = getattr(parameter, "in_folder", False)
+            why = _why_refused(option, value) if allowed else refused
         if why:
             hint = f"put it into [{table}] of {own}, or type it: --{option}"
             raise ConfigNotTrusted(
@@ -285,9 +268,15 @@ def check(file: Defaults, command: click.Command, profile: str | None, own: str)
             )
 
 
+def parameter_of(command: click.Command, name: str) -> click.Option | None:
+    """The option ``name`` of ``command`` that a file may set, if it is trusted."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and f"--{name}" in parameter.opts:
+            return parameter if parameter.expose_value else None
+    return None
+
+
 def _why_refused(option: str, value: Any) -> str:
-    if option not in ALLOWED:
-        return f"{_MAY_NOT} {REFUSED.get(option, 'set that')}"
     if option == "sync" and value != ".":
         return f"{_MAY_NOT} name a folder to write to"
     if option == "export":

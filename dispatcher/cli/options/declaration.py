@@ -7,12 +7,14 @@
 
         run_id: str | None = argument(metavar="[RUN_ID]")
         kills: bool = option("--kill", help="Kill and remove what is listed as left over.")
+        seconds: float | None = preset(help="Give up on a host after SECONDS.")
 
-The annotation is the type of the option: ``bool`` is a flag, a ``Literal`` has choices, a ``tuple``
-may be repeated, a ``float`` is seconds, an ``int`` counts from 1, all else is a text. A class is
-one section of ``--help``; a command's class joins some, in the order of its bases. It may declare
-an option again, or take one away by a field with a plain value. A function takes the smallest class
-that has what it needs. The first sentence of a help text must make sense alone: ``-h`` shows that.
+A ``dispatch.toml`` of the current folder may set a ``preset``, but no ``option``. The annotation
+is the type: ``bool`` is a flag, a ``Literal`` has choices, a ``tuple`` may be repeated, a ``float``
+is seconds, an ``int`` counts from 1, all else is a text. A class is one section of ``--help``; a
+command's class joins some, in the order of its bases. It may declare an option again, or take one
+away by a field with a plain value. A function takes the smallest class that has what it needs. The
+first sentence of a help text must make sense alone: ``-h`` shows that.
 """
 
 from __future__ import annotations
@@ -63,6 +65,7 @@ class Option(_Completed, click.Option):
     section = "Other"  #: the title that ``--help`` shows it below
     bare: str | None = None  #: its value where none is given
     usual: str | None = None  #: the default, as ``--help`` names it
+    in_folder = False  #: whether a ``dispatch.toml`` of the current folder may set it
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         """Raises: UsageError, which names the file if one has the value."""
@@ -220,6 +223,7 @@ class Declared:
         self.is_last = False
         self.most: int | None = None
         self.positive = False
+        self.in_folder = False
         self.note = ""  # the annotation; evaluated, a hundred would take 3 ms of every start
 
     def parameter(self, name: str) -> click.Parameter:
@@ -243,7 +247,7 @@ class Declared:
             names.insert(-1, "--" + name.replace("_", "-"))
         made = Option(names, **settings)
         made.section, made.bare = self.section or Option.section, self.bare
-        made.usual = self.usual
+        made.usual, made.in_folder = self.usual, self.in_folder
         return made
 
 
@@ -273,14 +277,21 @@ def option(
     return declared
 
 
+def preset(*names: str, **settings: Any) -> Any:
+    """An ``option`` that a ``dispatch.toml`` of the current folder may set, too."""
+    declared = option(*names, **settings)
+    declared.in_folder = True
+    return declared
+
+
 def json_option(what: str, how: str = "") -> Any:
     """The field ``as_json``: ``--json``, which prints ``what`` as JSON."""
-    return option("--json", help=f"Print {what} as JSON{how}.")
+    return preset("--json", help=f"Print {what} as JSON{how}.")
 
 
 def dry_run_option() -> Any:
     """The field ``dry_run``, for commands that touch hosts; see ``connect_options.show_only``."""
-    return option(
+    return preset(
         "--dry-run",
         section=Option.section,
         help="Show what would be done on which hosts, and contact none.",

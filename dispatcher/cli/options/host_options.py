@@ -22,6 +22,7 @@ from dispatcher.cli.options.declaration import (
     carried,
     dry_run_option,
     option,
+    preset,
     replace,
 )
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
@@ -40,13 +41,13 @@ _MOST_NOTED = 20
 
 def verbose_option() -> Any:
     """``-v``, for commands that can show every step."""
-    return option("-v", help="Show every step on standard error.")
+    return preset("-v", help="Show every step on standard error.")
 
 
 class HostOptions(Options, section="Hosts"):
     """Which hosts."""
 
-    hostfile: tuple[str, ...] = option(
+    hostfile: tuple[str, ...] = preset(
         "-H",
         metavar="FILE|LIST|-",
         envvar="DISPATCH_HOSTFILE",
@@ -54,7 +55,7 @@ class HostOptions(Options, section="Hosts"):
         "and - is standard input. May be repeated. The variable DISPATCH_HOSTFILE names one.",
         usual="those of the batch job that you are in",
     )
-    lists: tuple[str, ...] = option(
+    lists: tuple[str, ...] = preset(
         "-w",
         "--hosts",
         metavar="LIST|^FILE|-",
@@ -67,7 +68,7 @@ class HostOptions(Options, section="Hosts"):
 class WhereOptions(HostOptions, section="Hosts"):
     """Which hosts, less some."""
 
-    excluded: tuple[str, ...] = option(
+    excluded: tuple[str, ...] = preset(
         "-x",
         "--exclude",
         metavar="LIST|^FILE",
@@ -79,10 +80,10 @@ class WhereOptions(HostOptions, section="Hosts"):
 class LoginOptions(Options, section="Connections"):
     """How a host is reached."""
 
-    user: str | None = option(
+    user: str | None = preset(
         "-l", metavar="NAME", help="Log in as NAME on hosts that come without a user name."
     )
-    ssh_port: int | None = option(
+    ssh_port: int | None = preset(
         "-p", most=65535, metavar="PORT", help="Log in at this port on hosts that come without one."
     )
     ssh_config: str | None = option(
@@ -119,7 +120,7 @@ class LoginOptions(Options, section="Connections"):
 class KeepOptions(Options, section="Connections"):
     """For commands that use and leave open connections."""
 
-    keep: str | None = option(
+    keep: str | None = preset(
         metavar="[=SECONDS]",
         bare="600",
         help="Keep the connections for later commands until they have been idle for SECONDS, 600 "
@@ -131,7 +132,7 @@ class TreeOptions(Options, section="Connections"):
     """For commands that reach hosts through others."""
 
     agent_python: str | None = None
-    fanout_tree: str | None = option(
+    fanout_tree: str | None = preset(
         metavar="[=K]",
         bare="auto",
         help="Reach hosts through other hosts: each connects to at most K more by its own ssh. "
@@ -143,38 +144,38 @@ class TreeOptions(Options, section="Connections"):
 class LimitOptions(Options, section="Limits"):
     """How long a command may take on a host, and on how many at once."""
 
-    connect_timeout: float | None = option(
+    connect_timeout: float | None = preset(
         "-t",
         metavar="SECONDS",
         positive=True,
         help="Give up on a host not reached within SECONDS, login included.",
         usual="10, login 120 more",
     )
-    command_timeout: float | None = option(
+    command_timeout: float | None = preset(
         "-u",
         metavar="SECONDS",
         positive=True,
         help="End the command on a host after SECONDS.",
         usual="no limit",
     )
-    deadline: float | None = option(
+    deadline: float | None = preset(
         metavar="SECONDS", positive=True, help="End everything after SECONDS.", usual="no limit"
     )
-    grace: float | None = option(
+    grace: float | None = preset(
         metavar="SECONDS",
         help="Wait SECONDS after one signal before the next, harder one.",
         usual="5",
     )
-    server_alive_interval: float | None = option(
+    server_alive_interval: float | None = preset(
         metavar="SECONDS",
         help="Ask a host that was silent for SECONDS whether it is alive; after three questions "
         "without an answer it is lost. 0: never ask.",
         usual="ServerAliveInterval of ssh_config, else 15",
     )
-    fanout: int | None = option(
+    fanout: int | None = preset(
         "-f", metavar="N", help="Connect to at most N hosts at once.", usual="64"
     )
-    serial: str | None = option(
+    serial: str | None = preset(
         metavar="N|P%[,...]",
         help="Run on at most N hosts at once, or P% of them: a rolling execution. With 1,10%,50% "
         "they go in batches: one host, then a tenth of all, then half of them at a time. A batch "
@@ -183,13 +184,13 @@ class LimitOptions(Options, section="Limits"):
         usual="all hosts",
         type=Share(several=True),
     )
-    delay: float | None = option(
+    delay: float | None = preset(
         metavar="SECONDS",
         help="Wait SECONDS between the batches of --serial. With it, --serial 4 means batches of "
         "4; without it, the next host begins as soon as one is done.",
         usual="0",
     )
-    max_fail: str | None = option(
+    max_fail: str | None = preset(
         metavar="K|P%",
         help="Start no more hosts once K of them have failed, or P% of all.",
         usual="never",
@@ -255,7 +256,7 @@ class SendOptions(Options, section="Files"):
         help="Give files this mode, such as 640. Folders get the same, with x wherever it has r.",
         usual="the mode that they have here",
     )
-    ignore: tuple[str, ...] = option(
+    ignore: tuple[str, ...] = preset(
         metavar="PATTERN",
         help="Leave out what PATTERN names, as a line of a .gitignore in DEST would. May be "
         "repeated; the last that matches decides.",

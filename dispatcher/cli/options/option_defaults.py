@@ -16,7 +16,15 @@ from click.core import ParameterSource
 
 from dispatcher.cli import say
 from dispatcher.cli.options import config_file
-from dispatcher.cli.options.config_file import EVERY, HOSTS, Defaults, Setting, chosen, parse
+from dispatcher.cli.options.config_file import (
+    EVERY,
+    HOSTS,
+    Defaults,
+    Setting,
+    chosen,
+    parameter_of,
+    parse,
+)
 from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import BadConfig, UsageError
 
@@ -136,7 +144,7 @@ def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
             config_file.check(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in _chosen(files, command.name or "", profile).items():
-        parameter = _parameter(command, name)
+        parameter = parameter_of(command, name)
         if parameter is None:
             if setting.origin.endswith(f"{EVERY}]"):
                 if gone := removed(name):
@@ -203,13 +211,6 @@ def _text(path: str, *, must_be: bool) -> str | None:
         raise type(error)(
             f"DISPATCH_CONFIG: {error.message}" if must_be else error.message
         ) from None
-
-
-def _parameter(command: click.Command, name: str) -> click.Option | None:
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and f"--{name}" in parameter.opts:
-            return parameter if parameter.expose_value else None
-    return None
 
 
 def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 
-from dispatcher.cli.options.declaration import Options, option
+from dispatcher.cli.options.declaration import Options, option, preset
 from dispatcher.cli.options.host_options import verbose_option
 from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
@@ -25,22 +25,22 @@ METRICS_EVERY, LEAST_EVERY = 5.0, 0.2
 
 
 class LineOptions(Options, section="Output"):
-    label: Literal["rank", "host", "none"] = option(
+    label: Literal["rank", "host", "none"] = preset(
         default="rank",
         help="Begin lines with [rank], with [host:local rank], or with no label at all. Without, "
         "bytes go unchanged to a pipe or a file.",
     )
-    timestamps: bool = option(help="Begin lines with the time at which they arrived.")
-    only_ranks: str | None = option(
+    timestamps: bool = preset(help="Begin lines with the time at which they arrived.")
+    only_ranks: str | None = preset(
         metavar="LIST", help="Show only the lines of these ranks: 0,3-5, or none."
     )
-    rank0: bool = option(help="Show only the lines of rank 0.")
-    fold: bool = option(help="Show equal lines of many ranks once, as [0-63] and the line.")
-    fold_numbers: bool = option(help="Also fold lines that differ only in numbers.")
-    grep: str | None = option(
+    rank0: bool = preset(help="Show only the lines of rank 0.")
+    fold: bool = preset(help="Show equal lines of many ranks once, as [0-63] and the line.")
+    fold_numbers: bool = preset(help="Also fold lines that differ only in numbers.")
+    grep: str | None = preset(
         metavar="REGEX", help="Show only lines that match REGEX, a regular expression."
     )
-    partial_after: float | None = option(
+    partial_after: float | None = preset(
         metavar="SECONDS",
         help="Show an unfinished line, such as a prompt or a progress bar, after SECONDS and again "
         "every SECONDS. 0: never.",
@@ -51,29 +51,29 @@ class LineOptions(Options, section="Output"):
 class ScreenOptions(Options, section="Output"):
     """Other output on the screen, and the rule for a reader that pauses."""
 
-    screen_overflow: Literal["auto", "drop", "block"] = option(
+    screen_overflow: Literal["auto", "drop", "block"] = preset(
         default="auto",
         help="When the reader of the output pauses, leave lines out and count them (drop), or let "
         "the ranks wait (block). auto: drop if standard output is a terminal or --log-dir keeps "
         "everything, else block.",
     )
-    quiet: bool = option("-q", help="Show only the ranks' output, and the verdict.")
+    quiet: bool = preset("-q", help="Show only the ranks' output, and the verdict.")
     verbose: bool = verbose_option()
 
 
 class MonitoringOptions(Options, section="Monitoring"):
-    stall_after: float | None = option(
+    stall_after: float | None = preset(
         metavar="SECONDS",
         help="Name the ranks that have written nothing for SECONDS.",
         usual="never",
     )
-    step_line: str | None = option(
+    step_line: str | None = preset(
         metavar="REGEX",
         help="Name the ranks that are slower than the others, by a line that each writes once per "
         "step. If REGEX has a group, it is the seconds of the rank's own part. dispatch top shows "
         "the slow ranks while they run, the verdict at the end.",
     )
-    sample: float | None = option(
+    sample: float | None = preset(
         metavar="SECONDS",
         help="Measure CPU, memory and GPU use of the ranks every SECONDS, for the journal and "
         "--metrics, and name ranks that are far from the others.",
@@ -87,20 +87,20 @@ class MonitoringOptions(Options, section="Monitoring"):
 
 
 class LogOptions(Options, section="Log files"):
-    log_dir: str | None = option(
+    log_dir: str | None = preset(
         metavar="DIR",
         help="Keep logs in DIR. There is a file per rank, the journal of the run, and its report.",
     )
-    log_merge: bool = option(help="Keep one file, merged.log, not one per rank.")
-    log_size: str | None = option(
+    log_merge: bool = preset(help="Keep one file, merged.log, not one per rank.")
+    log_size: str | None = preset(
         metavar="SIZE",
         help="Begin a new file every SIZE bytes: 64M, 1G.",
         usual="one file, however large",
     )
-    log_keep: str | None = option(
+    log_keep: str | None = preset(
         metavar="N", help="Keep only the last N full files, with --log-size.", usual="all"
     )
-    log_overflow: Literal["block", "drop"] = option(
+    log_overflow: Literal["block", "drop"] = preset(
         default="block",
         help="When the disk is slow, let the ranks wait (block), or leave output out and mark "
         "where (drop).",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from dispatcher import __version__
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.declaration import Options, argument, option, preset
 from dispatcher.cli.options.host_options import HostOptions, KeepOptions, LoginOptions, TreeOptions
 from dispatcher.cli.options.output_options import ShowOptions
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class FilterOptions(Options, section="Hosts"):
-    include: str | None = option(
+    include: str | None = preset(
         metavar="SPEC", help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2."
     )
-    exclude: str | None = option(
+    exclude: str | None = preset(
         metavar="SPEC", help="Leave these hosts and slots out, written as for --include."
     )
-    nnodes: str | None = option(
+    nnodes: str | None = preset(
         metavar="N|MIN:MAX",
         help="Use only the first N hosts. MIN:MAX, as for torchrun: the first MAX, or all if "
         "fewer, and go on with MIN of them (--min-nodes).",
         usual="all",
     )
-    spares: int | None = option(
+    spares: int | None = preset(
         metavar="N",
         help="Keep N more hosts ready to replace hosts that fail.",
         usual="the hosts that the hostfile marks as spare",
@@ -42,8 +42,8 @@ class ProgramOptions(Options, section="Program"):
         "--python, -m and --no-python before it; options for all go before --app, or before an "
         "extra leading :. After -- a : is an argument.",
     )
-    module: bool = option("-m", help="PROGRAM is a Python module, as with python -m.")
-    no_python: bool = option(
+    module: bool = preset("-m", help="PROGRAM is a Python module, as with python -m.")
+    no_python: bool = preset(
         help="Run PROGRAM as it is, without Python.",
         usual="so for a file here, no .py, whose first line (#!) names no Python",
     )
@@ -57,8 +57,8 @@ class ProgramOptions(Options, section="Program"):
         metavar="NAME",
         help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed passes --local_rank.",
     )
-    chdir: str | None = option(metavar="DIR", help="Run in DIR on every host.", usual="this folder")
-    sync: str | None = option(
+    chdir: str | None = preset(metavar="DIR", help="Run in DIR on every host.", usual="this folder")
+    sync: str | None = preset(
         metavar="[=DIR]",
         bare=".",
         help="Send this folder to the same path on every host before the start, or to DIR and run "
@@ -66,7 +66,7 @@ class ProgramOptions(Options, section="Program"):
         "not, and nothing is removed there.",
         usual="nothing is sent",
     )
-    stdin: str = option(
+    stdin: str = preset(
         default="none",
         metavar="none|N|all",
         help="Pass dispatch's standard input to no rank (none), rank N or all ranks. With none, "
@@ -82,30 +82,30 @@ class ProgramOptions(Options, section="Program"):
 
 
 class RankOptions(Options, section="Ranks"):
-    np: int | None = option("-n", metavar="N", help="Start N ranks in all.", usual="one per slot")
-    nproc_per_node: str | None = option(
+    np: int | None = preset("-n", metavar="N", help="Start N ranks in all.", usual="one per slot")
+    nproc_per_node: str | None = preset(
         metavar="N|auto|gpu",
         help="Start N ranks on each host, or one per GPU (gpu).",
         usual="auto: one per slot, else one per GPU, else one",
     )
-    per_node: bool = option(
+    per_node: bool = preset(
         help="Start one process per host, for a program that starts the ranks itself. Its "
         "arguments may contain {node_rank}, {nnodes}, {nproc_per_node}, {master_addr}, "
         "{master_port}, {address}, {host}, {is_first_node}, {world_size}, {run_id}, {restart}."
     )
-    map_by: Literal["slot", "node", "numa", "socket", "core", "gpu", "ppr:N:WHAT"] = option(
+    map_by: Literal["slot", "node", "numa", "socket", "core", "gpu", "ppr:N:WHAT"] = preset(
         default="slot",
         help="Fill one host after the other (slot), or place ranks round-robin over hosts (node). "
         "numa, socket, core, gpu: as slot, and deal the ranks of a host to these in turn; "
         "ppr:N:node, ppr:N:numa and so on: N ranks on each. They are bound there, unless --bind-to "
         "is set.",
     )
-    rank_by: Literal["slot", "node"] | None = option(
+    rank_by: Literal["slot", "node"] | None = preset(
         help="Number the ranks along the slots of a host (slot), or one a host in turn (node).",
         usual="as --map-by places them",
     )
-    oversubscribe: bool = option(help="Allow more ranks than slots.")
-    bind_to: Literal["auto", "none", "core", "socket", "numa", "gpu"] = option(
+    oversubscribe: bool = preset(help="Allow more ranks than slots.")
+    bind_to: Literal["auto", "none", "core", "socket", "numa", "gpu"] = preset(
         default="auto",
         help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
         "ranks without a GPU to a NUMA node each in blocks; socket: to the socket around that; "
@@ -113,7 +113,7 @@ class RankOptions(Options, section="Ranks"):
         "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
         "that the login, batch system or container allows are used. -v shows the outcome.",
     )
-    rankfile: str | None = option(
+    rankfile: str | None = preset(
         metavar="FILE",
         help="Place each rank by FILE, in Open MPI's form. A line `rank 0=n1 slot=0:1-2` puts "
         "rank 0 on host n1 (+n0 is the first of the hosts) and binds it to cores 1 and 2 of "
@@ -121,20 +121,20 @@ class RankOptions(Options, section="Ranks"):
         "slot= --bind-to decides.",
         usual="as --map-by says",
     )
-    report_bindings: bool = option(help="Show for each host which ranks run on which CPUs.")
-    mem_bind: Literal["none", "local"] = option(
+    report_bindings: bool = preset(help="Show for each host which ranks run on which CPUs.")
+    mem_bind: Literal["none", "local"] = preset(
         default="none",
         help="Take memory of bound ranks only from their NUMA nodes (local), or from others too "
         "where these are full (none).",
     )
-    near_hca: bool = option(
+    near_hca: bool = preset(
         help="Set NCCL_IB_HCA of each rank to the RDMA devices nearest to its GPU. By itself NCCL "
         "finds its way among all."
     )
 
 
 class EnvironmentOptions(Options, section="Environment"):
-    exports: tuple[str, ...] = option(
+    exports: tuple[str, ...] = preset(
         "-x",
         "--export",
         metavar="NAME[=VALUE]",
@@ -147,13 +147,13 @@ class EnvironmentOptions(Options, section="Environment"):
         help="Give the ranks the variables of FILE, lines of NAME=VALUE. May be repeated. "
         ".deepspeed_env of ~ and of this folder, or the one that DS_ENV_FILE names, is read first.",
     )
-    devices: Literal["auto", "node", "rank", "none"] = option(
+    devices: Literal["auto", "node", "rank", "none"] = preset(
         default="auto",
         help="Set CUDA_VISIBLE_DEVICES of the ranks. auto: to the devices already chosen on the "
         "host, else to those of all its slots; node: to those of all its slots, whatever was "
         "chosen; rank: to one of the chosen for each rank; none: leave it alone.",
     )
-    omp: str = option(
+    omp: str = preset(
         default="auto",
         metavar="N|auto|keep",
         help="Set OMP_NUM_THREADS of the ranks to N, to cores per local rank (auto), or leave it "
@@ -164,30 +164,30 @@ class EnvironmentOptions(Options, section="Environment"):
         help="Set MASTER_ADDR of the ranks.",
         usual="an address of host 0 that the other hosts have reached",
     )
-    master_port: int | None = option(
+    master_port: int | None = preset(
         most=65535,
         metavar="PORT",
         help="Set MASTER_PORT of the ranks.",
         usual="one that is free on host 0",
     )
-    iface: str | None = option(
+    iface: str | None = preset(
         metavar="NAME",
         help="Let the ranks use this network interface, for MPI, NCCL, gloo and MASTER_ADDR.",
     )
 
 
 class MpiOptions(Options, section="MPI"):
-    mpi: Literal["auto", "pmi1", "none"] = option(
+    mpi: Literal["auto", "pmi1", "none"] = preset(
         default="auto",
         help="Serve MPI as its process manager: by PMI-1 for MPICH and Intel MPI and by PMIx for "
         "Open MPI (auto), by PMI-1 only (pmi1), or not at all (none).",
     )
-    pmi_port: bool = option(
+    pmi_port: bool = preset(
         help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor. For MPI behind a "
         "wrapper that closes descriptors, as Python's subprocess does; other users can connect to "
         "it."
     )
-    mpi_stall_warning: float | None = option(
+    mpi_stall_warning: float | None = preset(
         metavar="SECONDS",
         positive=True,
         help="Name the ranks that others have been waiting for in MPI for SECONDS.",
@@ -198,13 +198,13 @@ class MpiOptions(Options, section="MPI"):
 class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
     """Connections to hosts; the short names mean something else in a run."""
 
-    user: str | None = option(
+    user: str | None = preset(
         metavar="NAME", help="Log in as NAME on hosts that have no user name in the list."
     )
-    ssh_port: int | None = option(
+    ssh_port: int | None = preset(
         most=65535, metavar="PORT", help="Log in at this port on hosts that have none in the list."
     )
-    fanout: int | None = option(metavar="N", help="Connect to at most N hosts at once.", usual="64")
+    fanout: int | None = preset(metavar="N", help="Connect to at most N hosts at once.", usual="64")
 
 
 class AgentOptions(TreeOptions, section="Connections"):
@@ -213,13 +213,13 @@ class AgentOptions(TreeOptions, section="Connections"):
         help="Run dispatch's agent on the hosts with this Python.",
         usual="the first python3 there of 3.8 or later that works",
     )
-    connect_timeout: float | None = option(
+    connect_timeout: float | None = preset(
         metavar="SECONDS",
         positive=True,
         help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
-    boot_timeout: float | None = option(
+    boot_timeout: float | None = preset(
         metavar="SECONDS",
         positive=True,
         help="Give up on a host whose agent does not answer within SECONDS.",
@@ -228,53 +228,53 @@ class AgentOptions(TreeOptions, section="Connections"):
 
 
 class PreflightOptions(Options, section="Checks before the start"):
-    check: Literal["quick", "full", "none"] = option(
+    check: Literal["quick", "full", "none"] = preset(
         default="quick",
         help="Check the hosts before the ranks start. quick: checks that cost nothing (folder, "
         "program, script and interface are there, hosts are distinct, host 0 can be reached); "
         "full: all that dispatch check --full checks; none: nothing.",
     )
-    allow_different_code: bool = option(
+    allow_different_code: bool = preset(
         help="Start although a script, or a Python package beside it, is not the same on all hosts."
     )
-    exclude_unhealthy: bool = option(
+    exclude_unhealthy: bool = preset(
         help="Do all of dispatch check first, and run without the hosts that are not fit."
     )
-    check_timeout: float | None = option(
+    check_timeout: float | None = preset(
         metavar="SECONDS", help="End that check after SECONDS.", usual="20; 60 if full"
     )
 
 
 class FailureOptions(Options, section="Failures"):
-    grace: float | None = option(
+    grace: float | None = preset(
         metavar="SECONDS",
         help="Wait SECONDS between TERM and KILL when ranks are ended.",
         usual="10",
     )
-    stop_signal: str | None = option(
+    stop_signal: str | None = preset(
         metavar="SIGNAL",
         help="Send the ranks this signal first when they are ended, then, after --grace, TERM.",
         usual="TERM; INT for Ctrl-C",
     )
-    signal_to: Literal["rank", "all"] | None = option(
+    signal_to: Literal["rank", "all"] | None = preset(
         help="Send the first signal, and those passed on, to each rank's own process or to all of "
         "its processes. With rank, its workers live until it has saved its work.",
         usual="rank where that is Python, else all",
     )
-    time_limit: str | None = option(
+    time_limit: str | None = preset(
         metavar="TIME",
         help="End the job when it has run for TIME: seconds, or 90m, 4h, 04:00:00, 1-12:00:00. "
         "The exit code is 124.",
         usual="MPIEXEC_TIMEOUT, in seconds; else never",
     )
-    warning: str | None = option(
+    warning: str | None = preset(
         "--signal",
         metavar="SIGNAL[@SECONDS]",
         help="Send all ranks SIGNAL as many SECONDS before the time limit, as Slurm's --signal "
         "does.",
         usual="none; 60 seconds",
     )
-    heartbeat: float | None = option(
+    heartbeat: float | None = preset(
         metavar="SECONDS",
         positive=True,
         help="Have every host send a heartbeat every SECONDS; all hosts together give 400 a second "
@@ -282,16 +282,16 @@ class FailureOptions(Options, section="Failures"):
         "(--max-missed-heartbeats) is lost; give more where the network is often away.",
         usual="5",
     )
-    max_missed_heartbeats: int | None = option(
+    max_missed_heartbeats: int | None = preset(
         metavar="N", help="Give up on a host that misses N heartbeats.", usual="3"
     )
-    lease: float | None = option(
+    lease: float | None = preset(
         metavar="SECONDS",
         positive=True,
         help="End the ranks of a host that has not heard from dispatch for SECONDS.",
         usual="30",
     )
-    hang_timeout: float | None = option(
+    hang_timeout: float | None = preset(
         metavar="SECONDS",
         help="End the job when it hangs for SECONDS. That is when no rank writes, computes or uses "
         "its GPU; with --progress-line or --progress-file, when there is no progress. You are "
@@ -301,31 +301,31 @@ class FailureOptions(Options, section="Failures"):
 
 
 class RestartOptions(Options, section="Restarts"):
-    max_restarts: str | None = option(
+    max_restarts: str | None = preset(
         metavar="N",
         help="Restart a failed job at most N times. All its ranks start again.",
         usual="0",
     )
-    min_nodes: int | None = option(
+    min_nodes: int | None = preset(
         metavar="N",
         help="Go on with at least N hosts when others are lost and no spare is left.",
         usual="all",
     )
-    restart_delay: float | None = option(
+    restart_delay: float | None = preset(
         metavar="SECONDS",
         help="Wait SECONDS before the second restart in a row, and twice as long before each "
         "further one.",
         usual="1",
     )
-    max_host_failures: int | None = option(
+    max_host_failures: int | None = preset(
         metavar="K", help="Leave out a host on which K attempts have failed.", usual="3"
     )
-    progress_line: str | None = option(
+    progress_line: str | None = preset(
         metavar="REGEX",
         help="Measure progress by a line that matches REGEX. After 3 attempts without one the run "
         "ends.",
     )
-    progress_file: str | None = option(
+    progress_file: str | None = preset(
         metavar="PATH",
         help="Measure progress by a file on host 0 that changes. After 3 attempts without a change "
         "the run ends.",
@@ -377,15 +377,15 @@ class RunOptions(
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="PROGRAM [ARGS]...")
-    detach: bool = option(
+    detach: bool = preset(
         help="Go on in the background once the ranks run. See dispatch jobs, attach, logs, stop."
     )
     trace: str | None = option(
         metavar="FILE",
         help="Write to FILE, at the end, where the time went: ui.perfetto.dev draws it.",
     )
-    dry_run: bool = option(help="Print what would run where, and touch no host.")
-    as_json: bool = option(
+    dry_run: bool = preset(help="Print what would run where, and touch no host.")
+    as_json: bool = preset(
         "--json", help="Print the plan as JSON, with --dry-run. Secrets are hidden."
     )
     version: bool = option(

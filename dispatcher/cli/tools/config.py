@@ -15,6 +15,7 @@ from dispatcher.cli.options.declaration import (
     json_option,
     names_of,
     option,
+    preset,
     replace,
 )
 from dispatcher.cli.options.option_defaults import settings, typed
@@ -60,7 +61,7 @@ class ConfigOptions(Options):
     epilog = "Exit code: 0; 2 if a file is wrong, or the command line."
 
     name: str = argument(default="run", metavar="[COMMAND]")
-    profile: str | None = option(
+    profile: str | None = preset(
         metavar="NAME",
         envvar="DISPATCH_PROFILE",
         help="Take the defaults of this name in dispatch.toml.",

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any
 
 from dispatcher.cli import say
-from dispatcher.cli.options.declaration import Options, option
+from dispatcher.cli.options.declaration import Options, preset
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import fold_numbers
 from dispatcher.model.paths import write_all
@@ -47,9 +47,9 @@ class FoldOptions(Options):
         ("dispatch fold --gather < saved.txt", "hosts whose whole output is equal together"),
     )
 
-    whole: bool = option("-b", "--gather", help="Compare whole outputs instead of lines.")
-    numbers: bool = option("-n", help="Take lines for equal that differ only in numbers.")
-    window: float | None = option(
+    whole: bool = preset("-b", "--gather", help="Compare whole outputs instead of lines.")
+    numbers: bool = preset("-n", help="Take lines for equal that differ only in numbers.")
+    window: float | None = preset(
         metavar="SECONDS", help="Let a line wait SECONDS for equal ones.", usual=f"{WINDOW:g}"
     )
 

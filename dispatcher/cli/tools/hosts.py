@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
-from dispatcher.cli.options.declaration import argument, json_option, option
+from dispatcher.cli.options.declaration import argument, json_option, preset
 from dispatcher.cli.options.host_options import WhereOptions, find_hosts, hosts_typed, usual_source
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ class HostsOptions(WhereOptions, section="Output"):
     epilog = "Exit code: 0; 2 if no host is left, or the command line is wrong."
 
     words: tuple[str, ...] = argument(metavar="[LIST]...")
-    common: tuple[str, ...] = option(
+    common: tuple[str, ...] = preset(
         "-i",
         "--intersect",
         section="Hosts",
         metavar="LIST",
         help="Print only hosts that are in LIST too. May be repeated.",
     )
-    fold_them: bool = option("-f", "--fold", help="Print one short text: n[1-3].")
-    count: bool = option("-c", help="Print how many hosts there are.")
-    separator: str = option(
+    fold_them: bool = preset("-f", "--fold", help="Print one short text: n[1-3].")
+    count: bool = preset("-c", help="Print how many hosts there are.")
+    separator: str = preset(
         "-S", default="\n", metavar="TEXT", help="Print TEXT between names.", usual="a new line"
     )
     as_json: bool = json_option("the list")
-    sort: bool = option(help="Sort by names and their numbers.", usual="as written")
+    sort: bool = preset(help="Sort by names and their numbers.", usual="as written")
 
 
 def hosts(options: HostsOptions) -> int:

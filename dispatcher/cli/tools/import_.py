@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.declaration import Options, argument, preset
 from dispatcher.model.errors import CannotTranslate
 from dispatcher.plan.compat import is_known, translate
 
@@ -27,7 +27,7 @@ class ImportOptions(Options):
     )
     epilog = "Exit code: 0; 2 if an option is not known, or dispatch cannot do what it asks."
 
-    hostfile: str | None = option(
+    hostfile: str | None = preset(
         "-H", metavar="FILE|LIST", help="Take these hosts where the command names none."
     )
     words: tuple[str, ...] = argument(last=True, metavar="-- LAUNCHER [ARGS]...")
