@@ -41,13 +41,13 @@ _CLUSTER = 125
 RUN = (
     _message(
         "rank-failed", "the rank's own", "A rank ended with an exit code that is not 0.",
-        """The program of that rank ended with an error. It failed first; dispatch then
-        ended the other ranks, so their later errors are only consequences. The reason follows the
-        exit code, if the rank printed one. If the reason is only a lost peer, the lines below name
-        it and any rank that failed on its own.""",
+        """The rank's program ended with an error. It failed first; dispatch then ended the
+        other ranks, so their later errors are only consequences. The reason follows the exit code,
+        if the rank printed one. If the reason is only a lost peer, the lines below name the peer
+        and any rank that failed on its own.""",
         """
-Read the last lines that the rank wrote, below the message, and the hint, if there is one. Its whole
-output is in a file if the run had --log-dir:
+Read the rank's last lines, below the message, and the hint if there is one. With --log-dir a file
+has its whole output:
 
     dispatch -H hostfile --log-dir logs train.py
     less logs/latest/rank-00003.err
@@ -59,12 +59,12 @@ output is in a file if the run had --log-dir:
         kernel log confirms that, a line below the message says so. SIGSEGV, SIGBUS and SIGABRT mean
         that native code crashed.""",
         """
-Out of memory: smaller batches, fewer data loaders, or watch what the ranks use:
+Out of memory: use smaller batches or fewer data loaders. To see the memory of each rank:
 
     dispatch -H hostfile --sample 5 --log-dir logs train.py
     dispatch top
 
-A crash: let the host keep a core file (ulimit -c unlimited), or run with PYTHONFAULTHANDLER=1:
+A crash: allow core files on the host (ulimit -c unlimited), or let Python print the place:
 
     dispatch -H hostfile -x PYTHONFAULTHANDLER=1 train.py
 """,
@@ -73,15 +73,15 @@ A crash: let the host keep a core file (ulimit -c unlimited), or run with PYTHON
         "mpi-aborted", "MPI_Abort's code; 1 for 0", "A rank called MPI_Abort.",
         """The program, or a library in it, gave up and asked MPI to end the whole job. An uncaught
         exception does the same under mpi4py.run and dispatcher.comm.""",
-        "Read the last lines that the rank wrote, below the message.",
+        "Read the rank's last lines, below the message.",
     ),
     _message(
         "mpi-left-early", 1, "A rank exited with 0 without MPI_Init or MPI_Finalize.",
-        """Other ranks are in MPI and wait for it; they would wait for ever. Usually one rank takes
-        a path on which the program ends before it comes to MPI, or past MPI_Finalize: a return
-        before mpi4py is imported, os._exit(0), exit(0) in C.""",
+        """Other ranks are in MPI and would wait for it forever. Usually the program of one rank
+        ends before MPI_Init or without MPI_Finalize: a return before mpi4py is imported,
+        os._exit(0), exit(0) in C.""",
         """
-Look for the place where that rank leaves. If the ranks use MPI each by itself, or not at all:
+Find the place where that rank exits. If each rank uses MPI alone, or not at all:
 
     dispatch -H hostfile --mpi none train.py
 """,
@@ -97,8 +97,8 @@ Name it with its path, or copy it:
     ),
     _message(
         "program-not-executable", 126, "The program cannot be executed on a host.",
-        """It is there, but execve(2) refused: no x permission, a script without a first line
-        #!/..., a program for another processor, or too few open files or processes are allowed.""",
+        """The file exists, but execve(2) refused it: no x permission, a script without a first
+        line #!/..., a program for another processor, or a limit on open files or processes.""",
         """
     dispatch exec -b -H hostfile -- ls -l /path/to/program
     dispatch exec -b -H hostfile 'ulimit -n -u'
@@ -107,10 +107,10 @@ Name it with its path, or copy it:
     _message(
         "hosts-rejected", "125; 126 or 127 for a program",
         "Some hosts cannot be used, so nothing was started.",
-        """dispatch looks at every host before it starts a rank on any of them. The table below the
-        message has the reason for each host.""",
+        """dispatch checks every host before it starts the first rank. The table below the message
+        has the reason for each host.""",
         """
-Do what the hint below the table says; or go on without these hosts; or keep spares:
+Follow the hint below the table. Or run without these hosts, or check them:
 
     dispatch -H hostfile --exclude-unhealthy train.py
     dispatch check -H hostfile train.py
@@ -118,13 +118,12 @@ Do what the hint below the table says; or go on without these hosts; or keep spa
     ),
     _message(
         "output-lost", _CLUSTER, "Bytes of a rank's output did not arrive.",
-        """The agent on that host counts what it reads from the rank, and dispatch what arrives. The
-        numbers differ, so output was lost on the way; a job whose output is not whole has
-        failed.""",
+        """The agent counts the bytes that it reads from the rank, and dispatch the bytes that
+        arrive. The numbers differ, so output was lost on the way, and the job counts as failed.""",
         "This should not happen. Please report it, with dispatch.jsonl of the log folder.",
     ),
     _message(
-        "job-hung", 124, "Nothing happened for as long as --hang-timeout allows.",
+        "job-hung", 124, "Nothing happened for --hang-timeout seconds.",
         """All ranks stopped writing, computing and using their GPUs. Usually one rank took another
         code path and the others wait for it in a collective. The lines below show where each rank
         was, the outlier first; with torch they also name the missing rank and the evidence.""",
@@ -137,8 +136,8 @@ pattern of a line that shows progress:
 """,
     ),
     _message(
-        "time-limit", 124, "The job has run for as long as --time-limit allows.",
-        """Its ranks got a signal to end and, after --grace, were killed. The variable
+        "time-limit", 124, "The job reached its --time-limit.",
+        """dispatch sent its ranks a signal to end, and killed them after --grace. The variable
         MPIEXEC_TIMEOUT sets such a limit as well.""",
         """
 Let the program save its work before that, and go on from there:
@@ -148,10 +147,10 @@ Let the program save its work before that, and go on from there:
     ),
     _message(
         "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was interrupted.",
-        """A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.
+        """It got a signal: Ctrl-C, a closed terminal, dispatch stop, a batch system's time limit.
         Only a second Ctrl-C shortens the time that the ranks have to end (--grace).""",
         """
-To let a job go on when the terminal closes:
+To keep a job running after the terminal closes:
 
     dispatch --detach -H hostfile train.py
 """,
@@ -160,14 +159,14 @@ To let a job go on when the terminal closes:
         "reader-left", 141, "The reader of standard output exited.",
         "The program after the pipe exited, as head does once it has its lines.",
         """
-To let the run go on in such a case, keep its output in files:
+To keep the run going in such a case, write its output to files:
 
     dispatch -H hostfile --log-dir logs train.py | head
 """,
     ),
     _message(
         "hosts-failed", "1, 3, 124 or 125; with -S the largest",
-        "A command did not succeed on some hosts.",
+        "A command failed on some hosts.",
         """The lines below group the hosts by result: the command's own exit code, a time limit, or
         why the host could not be reached. "Not started": --max-fail, or a --serial batch in which
         every host failed, stopped the command before their turn. The exit code is then 3.""",
@@ -183,7 +182,7 @@ Try the failed hosts again, and go on with the hosts that were not started:
 HOSTS = (
     _message(
         "name-not-found", _CLUSTER, "The host's name has no address.",
-        "It is neither in DNS, in /etc/hosts, nor a Host of ~/.ssh/config with a HostName.",
+        "It is not in DNS, not in /etc/hosts, and no Host in ~/.ssh/config gives it a HostName.",
         "    getent hosts NAME",
     ),
     _message(
@@ -198,15 +197,15 @@ HOSTS = (
     ),
     _message(
         "connection-refused", _CLUSTER, "The host answers, but nothing listens on that port.",
-        "sshd does not run on that host, or uses another port, or a firewall refuses.",
+        "sshd does not run on that host or uses another port, or a firewall refuses connections.",
         """
     dispatch exec -w NAME -p 2222 hostname       # or NAME:2222 in the hostfile
 """,
     ),
     _message(
         "timeout", _CLUSTER, "The host did not answer in time.",
-        """The message says at which step: the connection, the login, or the agent's first word. A
-        firewall that drops packets looks like this, and so do slow login files.""",
+        """The message names the step: the connection, the login, or the start of the agent. The
+        cause may be a firewall that drops packets, or a slow login file.""",
         """
     time ssh NAME true
     dispatch -H hostfile --connect-timeout 30 --boot-timeout 60 train.py
@@ -214,9 +213,9 @@ HOSTS = (
     ),
     _message(
         "connection-dropped", _CLUSTER, "The connection ended before the command began.",
-        """sshd drops new connections when too many come at once (MaxStartups), or locks out
-        users who failed too often; a host that restarts does it, too. dispatch has tried several
-        times.""",
+        """sshd drops new connections if too many come at once (MaxStartups), and locks out users
+        after too many failed logins. A restarting host drops connections, too. dispatch has tried
+        several times.""",
         """
     dispatch -H hostfile --fanout 16 train.py    # fewer at once
     journalctl -u ssh                            # on that host
@@ -224,11 +223,11 @@ HOSTS = (
     ),
     _message(
         "authentication-failed", _CLUSTER, "The host does not let you in.",
-        """It knows none of the keys that were offered, or you have another user name on it. The
-        message lists what else it accepts: a password, or keyboard-interactive questions
-        (--ask-pass prompts you for both); Kerberos (gssapi) or the key of your machine (hostbased),
-        which --transport ssh can do. A password that was wrong on the first host is sent to no
-        other, so that it locks no accounts.""",
+        """It knows none of your keys, or you have another user name on it. The message lists the
+        other ways that it accepts: a password, or keyboard-interactive questions (--ask-pass
+        prompts you for both); Kerberos (gssapi) or the key of your machine (hostbased), which need
+        --transport ssh. dispatch sends a wrong password to no other host, so that it locks no
+        accounts.""",
         """
     ssh -v NAME true                             # shows which keys are offered
     ssh-copy-id NAME
@@ -244,22 +243,20 @@ HOSTS = (
     ),
     _message(
         "host-key-unknown", _CLUSTER, "The host's key is not in known_hosts.",
-        """A host proves by its key that it is the host you mean. Like ssh with
-        StrictHostKeyChecking, dispatch refuses a host whose key it does not know, without asking
-        you.""",
+        """A host proves its identity by its key. Like ssh with StrictHostKeyChecking, dispatch
+        refuses a host whose key it does not know, without asking you.""",
         """
-Best, get the keys from the cluster's administrators. Or trust the keys that the hosts show now,
-once:
+It is best to get the keys from the cluster's administrators. Or trust the present keys, once:
 
     dispatch exec -H hostfile --host-keys accept-new true
 """,
     ),
     _message(
-        "host-key-changed", _CLUSTER, "The host shows another key than in known_hosts.",
+        "host-key-changed", _CLUSTER, "The host's key differs from its key in known_hosts.",
         """Either the host was reinstalled, or another machine answers at its address. The message
         names the file and the line.""",
         """
-Find out which, first. If it was reinstalled:
+First find out which. If it was reinstalled:
 
     ssh-keygen -R NAME
     dispatch exec -w NAME --host-keys accept-new true
@@ -277,25 +274,25 @@ Find out which, first. If it was reinstalled:
     ),
     _message(
         "no-usable-python", _CLUSTER, "The host has no Python 3.8 or later.",
-        """The agent that starts the ranks there is a small Python program. Any Python from 3.8
-        with its usual modules will do (Debian's python3-minimal lacks ctypes); it need not be the
-        ranks' own. A shim of pyenv or asdf whose Python is not there is passed over, and so is a
-        script in its place that prints. dispatch exec, put and get work without.""",
+        """The agent, which starts the host's ranks, is a small Python program. It needs any Python
+        from 3.8 on with its usual modules (Debian's python3-minimal lacks ctypes), not the ranks'
+        own. dispatch skips a shim of pyenv or asdf whose Python is missing, and a script in its
+        place that prints. dispatch exec, put and get need no Python.""",
         """
     dispatch -H hostfile --agent-python /opt/python/bin/python3 train.py
 """,
     ),
     _message(
         "agent-did-not-start", _CLUSTER, "The agent exited before it responded.",
-        """The message quotes the host's output: a login shell that refuses commands, a
-        full disk, a policy that kills it.""",
+        """The message quotes the host's output. The cause may be a login shell that refuses
+        commands, a full disk, or a policy that kills the agent.""",
         "    dispatch exec -w NAME 'python3 -V; df -h /tmp'",
     ),
     _message(
         "command-did-not-start", _CLUSTER, "The login ended before the command started.",
-        """The message quotes the host's output: an account that may not log in (nologin),
-        login files that exit, a forced command, a login shell that is gone. A login that allows
-        only some commands takes those by exec --plain.""",
+        """The message quotes the host's output. The cause may be an account without logins
+        (nologin), a login file that exits, a forced command, or a missing login shell. If the login
+        allows only some commands, run them with exec --plain.""",
         "    dispatch exec --plain -w NAME true",
     ),
     _message(
@@ -308,14 +305,14 @@ Find out which, first. If it was reinstalled:
         "protocol-error", _CLUSTER, "The host sent data that its agent never sends.",
         """Something on the way changes the data, or the host is compromised: it reports on other
         hosts' ranks, or floods dispatch with far more data than a job has
-        (docs/design/security.md). dispatch closes the connection and drops the data. Or the
-        message names algorithms of SSH, such as ssh-rsa: dispatch has none that the host takes.""",
-        "Check what is between you and the host: a proxy, an ssh wrapper, login files "
-        "that print.\nFor algorithms: --transport ssh has those that your ssh_config allows.",
+        (docs/design/security.md). dispatch closes the connection and drops the data. If the
+        message names SSH algorithms such as ssh-rsa, dispatch and the host share none of them.""",
+        "Check everything between you and the host: a proxy, an ssh wrapper, login files that "
+        "print.\nFor algorithms: --transport ssh uses all that your ssh_config allows.",
     ),
     _message(
         "host-lost", _CLUSTER, "The host stopped responding or disconnected.",
-        """It lost its power, its network, or its agent was killed; or this machine slept. Its
+        """It lost its power or its network, its agent was killed, or this machine slept. Its
         ranks exit on their own after --lease seconds without contact with dispatch.""",
         """
     dispatch check -w NAME
@@ -367,18 +364,18 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
 """,
     ),
     _message(
-        "conflicting-options", _USAGE, "Options that do not go together.",
-        "One excludes the other, or needs an option that is missing. The message names both.",
-        "Leave one of them out. If you did not type it, see dispatch.toml: dispatch config",
+        "conflicting-options", _USAGE, "Some options do not go together.",
+        "One excludes another, or needs an option that is missing. The message names both.",
+        "Leave one out. If you did not type it, dispatch.toml sets it: dispatch config",
     ),
     _message(
         "no-password", _USAGE, "A password was required, but none was entered.",
-        """--ask-pass and --ask-sudo-password ask at the terminal, before any host is touched. There
-        is no terminal, or nothing was typed. dispatch never takes a password from an option,
+        """--ask-pass and --ask-sudo-password ask on the terminal, before dispatch touches a host.
+        There is no terminal, or you typed nothing. dispatch never takes a password from an option,
         a variable or a file.""",
         """
-    ssh-copy-id NAME                             # a key instead
-    ssh-add                                      # the passphrase of a key, asked now
+    ssh-copy-id NAME                             # log in by key instead
+    ssh-add                                      # type a key's passphrase now
 """,
     ),
     _message(
@@ -393,8 +390,8 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "cannot-translate", _USAGE, "dispatch import does not know this line.",
-        "The other launcher does not have this flag, or dispatch has no equal for it.",
-        "Leave the flag out and ask again; the message names it.",
+        "The other launcher does not have this flag, or dispatch has no equivalent.",
+        "Leave out the flag that the message names, and try again.",
     ),
     _message(
         "file-unusable", _USAGE, "A file or folder cannot be used.",
@@ -402,20 +399,19 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "    ls -ld PATH",
     ),
     _message(
-        "unsafe-folder", _USAGE, "A folder that must be yours alone is not.",
-        "Other users who can write there could replace dispatch's files.",
+        "unsafe-folder", _USAGE, "Other users can write to a folder that must be yours alone.",
+        "They could replace dispatch's files in it.",
         "    chmod 700 PATH",
     ),
     _message(
         "bad-config", _USAGE, "dispatch.toml cannot be used.",
         "It is not TOML, or has a table or an option that no command knows.",
-        "    dispatch config                              # the form, and where each value comes "
-        "from",
+        "    dispatch config                              # the form, and the source of each value",
     ),
     _message(
         "config-not-trusted", _USAGE, "A file in the current folder sets a restricted option.",
         """A dispatch.toml or .deepspeed_env in the current folder may have come with a cloned
-        repository. It may not name programs, keys, or variables by which code is loaded.""",
+        repository. It may not set programs, keys, or variables that load code.""",
         "Put the line into ~/.config/dispatch/dispatch.toml, or on the command line, if you "
         "trust it.",
     ),
@@ -447,53 +443,53 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
     ),
     _message(
         "unknown-host", _USAGE, "A filter names an unknown host or slot.",
-        "--include, --exclude and -x only name hosts that -H or -w has.",
+        "--include, --exclude and -x can only name hosts of -H or -w.",
         "    dispatch hosts -H hostfile",
     ),
     _message(
         "hosts-disagree", _USAGE, "Two sources name different hosts.",
-        "dispatch was called without -H in a place where two batch systems, or files, name hosts.",
-        "Choose one with -H; the message has both.",
+        "There is no -H, and two batch systems or files name the hosts of this job.",
+        "Choose one with -H; the message shows both.",
     ),
     _message(
-        "bad-batch-job", _USAGE, "The batch system's list of hosts cannot be understood.",
+        "bad-batch-job", _USAGE, "dispatch cannot read the batch system's list of hosts.",
         "A variable or file that should name the job's hosts is missing or of another form.",
         "Name the hosts with -H; the message has a line for it.",
     ),
     _message(
-        "plan-impossible", _USAGE, "These hosts cannot do what was asked for.",
+        "plan-impossible", _USAGE, "These hosts cannot run the request.",
         "The request is valid, but does not fit the hosts.",
         "    dispatch -H hostfile --dry-run train.py",
     ),
     _message(
-        "too-few-hosts", _USAGE, "More hosts are asked for than there are.",
+        "too-few-hosts", _USAGE, "The request needs more hosts than there are.",
         "--nnodes, --spares and --min-nodes together need more than -H has.",
         "    dispatch hosts -c -H hostfile",
     ),
     _message(
-        "too-many-ranks", _USAGE, "More ranks are asked for than the hosts have slots.",
-        "A slot is room for one rank. The message says how many there are.",
+        "too-many-ranks", _USAGE, "The request needs more slots than the hosts have.",
+        "A slot is room for one rank. The message has the number of slots.",
         """
     dispatch -H hostfile --oversubscribe --np 64 train.py
 """,
     ),
     _message(
-        "no-gpu", _USAGE, "A GPU is asked for that a host does not have.",
+        "no-gpu", _USAGE, "The request needs a GPU that a host does not have.",
         "Its driver shows none, or CUDA_VISIBLE_DEVICES on that host hides it.",
         "    dispatch exec -b -H hostfile -- nvidia-smi -L",
     ),
     _message(
         "too-few-open-files", _USAGE, "So many hosts need more open files than are allowed.",
-        "Every connection takes some. The message says how many are needed.",
+        "Every connection needs some. The message has the number.",
         "    ulimit -n 65536",
     ),
     _message(
         "no-such-job", _USAGE, "This machine has no record of a job with that name.",
-        "Jobs are known on the machine that they were started on, the last hundred of them.",
+        "A machine has records of the last hundred jobs that were started on it.",
         "    dispatch jobs -a",
     ),
     _message(
-        "ambiguous-job", _USAGE, "Several jobs fit.",
+        "ambiguous-job", _USAGE, "Several jobs match.",
         "More than one runs, or the id is too short.",
         "    dispatch jobs                                # then: dispatch attach ID, or latest",
     ),
@@ -506,20 +502,20 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "cannot-restart", _CLUSTER, "The ranks of the job cannot be restarted as requested.",
         "They have not started, are already ending, or their new script does not exist.",
         """
-The job goes on as it was. Once its ranks run:
+The job goes on unchanged. When its ranks run:
 
     dispatch restart JOB -- train.py --lr 1e-4
 """,
     ),
     _message(
-        "job-elsewhere", _CLUSTER, "The job cannot be reached from here.",
+        "job-elsewhere", _CLUSTER, "The job cannot be reached from this shell.",
         "It belongs to another machine, or to the terminal that it was started in.",
         "Go to that machine or terminal; or start jobs with --detach.",
     ),
     _message(
         "launcher-killed", _CLUSTER, "The job's launcher was killed, so there is no verdict.",
-        "By kill -9, the OOM killer or a power cut. Its ranks exit on their own.",
-        "    dispatch kill JOB                            # ends what it may have left",
+        "The cause is kill -9, the OOM killer or a power cut. Its ranks exit on their own.",
+        "    dispatch kill JOB                            # ends leftover processes",
     ),
     _message(
         "launcher-silent", _CLUSTER, "The job's launcher does not answer.",
@@ -537,7 +533,7 @@ The job goes on as it was. Once its ranks run:
         "    dispatch connect --close",
     ),
     _message(
-        "dispatch-failed", _CLUSTER, "dispatch could not do its own part.",
+        "dispatch-failed", _CLUSTER, "dispatch itself could not go on.",
         "The message gives the reason.",
         "    dispatch -v ...                              # every step, on standard error",
     ),

@@ -29,7 +29,7 @@ def test_a_code_or_its_words(words: list[str], capsys: pytest.CaptureFixture[str
     assert cli.main(["explain", *words]) == 0
     said = capsys.readouterr().out
     assert said.startswith(
-        "rank-failed: A rank ended with an exit code that is not 0.\n\nThe program"
+        "rank-failed: A rank ended with an exit code that is not 0.\n\nThe rank's program"
     )
     assert "\n    dispatch -H hostfile --log-dir logs train.py\n" in said
     assert said.endswith("\n\nexit code: the rank's own\n")
