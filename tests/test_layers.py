@@ -29,7 +29,7 @@ MAY: dict[str, tuple[str, ...]] = {
     "output": ("model", "remote.protocol", "plan", "checks", "core.events"),
     "jobs": ("model", "core.events"),
     "runner": (
-        "model", "remote.protocol", "remote.host.workdir", "remote.host.host_facts", "bootstrap",
+        "model", "remote.protocol", "remote.host.own_folder", "remote.host.host_facts", "bootstrap",
         "plan", "checks", "core", "transport.base",
     ),
     "api": (

@@ -78,7 +78,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     # folder; an agent that sends less than it read
     "both at the start": (
         (
-            "host.workdir",
+            "host.own_folder",
             "os.mkdir(path, 0o700)",
             "os.mkdir(path, 0o700); os.uname().nodename == 'n2' and "
             "[os.kill(pid, 9) for pid in (os.getppid(), os.getpid())]",

@@ -16,7 +16,7 @@ from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
-from dispatcher.remote.host.workdir import shared
+from dispatcher.remote.host.own_folder import shared
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import orders

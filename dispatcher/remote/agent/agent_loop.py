@@ -16,7 +16,7 @@ from errno import EIO
 from time import monotonic
 
 from dispatcher.remote.agent.node import Node
-from dispatcher.remote.host import host_facts, process, proctree, workdir
+from dispatcher.remote.host import host_facts, own_folder, process, proctree
 from dispatcher.remote.protocol import frames
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -165,7 +165,7 @@ class Loop:
         """Look at the host, reserve the port, answer ``ready``."""
         self.cwd, self.token = message["cwd"], message["token"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
-            workdir.remove(self.error_folder)
+            own_folder.remove(self.error_folder)
         expect = self.guardian.expect
         lease, grace = message["lease"], message["lifeline_grace"]
         beat = 0.0
@@ -192,7 +192,7 @@ class Loop:
             expect(lease, grace, beat, "")  # on a silent disk the agent would have to wait, too
         else:
             facts["mark"] = self.mark()
-            self.error_folder = workdir.make(
+            self.error_folder = own_folder.make(
                 message["run_id"], lambda path: expect(lease, grace, beat, path)
             )
         found = {**host_facts.gather(message["check"]), **facts}
@@ -441,7 +441,7 @@ class Loop:
         """End the loop once the last frames are sent; the agent does not read on."""
         self.exit_code = code
         if self.error_folder:
-            workdir.remove(self.error_folder)
+            own_folder.remove(self.error_folder)
 
     # -- ranks ----------------------------------------------------------------
 

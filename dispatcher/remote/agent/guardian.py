@@ -15,7 +15,7 @@ import os
 import select
 from time import monotonic
 
-from dispatcher.remote.host import proctree, workdir
+from dispatcher.remote.host import own_folder, proctree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Guardian:
             self._print("the agent was stopped or stuck")
         proctree.kill_all(_reap_all)
         if self.folder:
-            workdir.remove(os.fsdecode(self.folder))
+            own_folder.remove(os.fsdecode(self.folder))
         return code if code >= 0 else 128 - code
 
     def _wait(self) -> bool:

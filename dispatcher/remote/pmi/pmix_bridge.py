@@ -13,7 +13,7 @@ from _socket import socket, socketpair
 from errno import ENOENT
 
 from dispatcher.remote.host import process, proctree
-from dispatcher.remote.host.workdir import make_shared
+from dispatcher.remote.host.own_folder import make_shared
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 

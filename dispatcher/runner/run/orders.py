@@ -31,7 +31,7 @@ from dispatcher.plan.job.rank_environment import (
     spawned_environment,
 )
 from dispatcher.plan.variables import RESERVED_PREFIXES, SCRUB_NAMES, SCRUB_PREFIXES
-from dispatcher.remote.host.workdir import shared
+from dispatcher.remote.host.own_folder import shared
 from dispatcher.remote.protocol.frames import CONTROL, control, encode
 from dispatcher.remote.protocol.packing import listed, pack, pair
 

@@ -42,7 +42,7 @@ class TestPrepare:
     ) -> None:
         silent = [["silent", "/tmp: its file system does not answer"]]
         monkeypatch.setattr(host_facts, "judged", lambda asked, watched: ({"tmp": None}, silent))
-        monkeypatch.setattr("dispatcher.remote.host.workdir.make", lambda *_: 1 // 0)
+        monkeypatch.setattr("dispatcher.remote.host.own_folder.make", lambda *_: 1 // 0)
         ready = played.prepare(watch=b"mark")
         assert (ready["problems"], ready["facts"]["error_folder"]) == (silent, None)
         assert played.guarded().count(b"\n") == 2  # the guardian knows what to expect

@@ -142,7 +142,7 @@ class TestStart:
     ) -> None:
         dies = f"os.path.exists({str(tmp_path / 'now')!r}) and os.kill(os.getpid(), 9)"
         both = (dies, MADE) if when == "before" else (MADE, dies)
-        payload = changed("host.workdir", MADE, "; ".join(both))
+        payload = changed("host.own_folder", MADE, "; ".join(both))
         agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
         if attempt:
             folder = agent.prepare()["facts"]["error_folder"]
@@ -156,7 +156,7 @@ class TestStart:
         self, boot: Callable[..., Agent], tmp_path: Path
     ) -> None:
         kills = MADE + "; os.kill(os.getppid(), 9)"
-        agent = boot(payload=changed("host.workdir", MADE, kills), env={"TMPDIR": str(tmp_path)})
+        agent = boot(payload=changed("host.own_folder", MADE, kills), env={"TMPDIR": str(tmp_path)})
         assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
         agent.is_gone()
         assert os.listdir(tmp_path) == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.host import workdir
+from dispatcher.remote.host import own_folder
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 from dispatcher.remote.pmi.pmix_bridge import TAG, PmixBridge
 from dispatcher.remote.protocol.frames import Decoder
@@ -91,7 +91,7 @@ def house(tmp_path: Path) -> Iterator[House]:
     house = House(place)
     yield house
     house.close()
-    workdir.remove(str(place))
+    own_folder.remove(str(place))
     assert not place.exists()
     assert not glob.glob(f"/dev/shm/{place.name[:-8]}*")
 

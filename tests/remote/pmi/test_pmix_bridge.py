@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.host import tcp_peer, workdir
+from dispatcher.remote.host import own_folder, tcp_peer
 from dispatcher.remote.pmi import pmix_server
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
 from dispatcher.remote.protocol.frames import HEADER, control
@@ -220,7 +220,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     words = f"{b'kvs_7_srv'!r} in {place!r}, {b'kvs_7'!r}: 0, [2, 3]"
     assert bridge.served == f"{words} (/some/libpmix.so.2)"
     assert os.getsid(bridge.pid) == bridge.pid
-    for made in (folder + "/pmix", workdir.shared(folder)):
+    for made in (folder + "/pmix", own_folder.shared(folder)):
         assert os.stat(made).st_mode & 0o777 == 0o700
     for one, words in ((client, "hello"), (house.knock(), "later")):
         one.settimeout(60)
