@@ -412,39 +412,6 @@ class Stacks(Gathered):
     file: str | None
 
 
-class TopRank(TypedDict):
-    """A rank. cpu: percent of one CPU. rss, gpu_memory: bytes. gpu_used: percent.
-
-    silence: seconds since it was heard last. Unknown values are null.
-    """
-
-    rank: str
-    host: str
-    local_rank: int
-    pid: int | None
-    state: str
-    alive: bool
-    cpu: float | None
-    rss: int | None
-    gpu_used: float | None
-    gpu_memory: float | None
-    gpu_watts: float | None
-    silence: float | None
-    last_line: str
-
-
-class Top(TypedDict):
-    """``dispatch top --json``.
-
-    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, as text.
-    """
-
-    schema: Literal["top/1"]
-    ranks: list[TopRank]
-    late_gpus: list[str]
-    slow: list[str]
-
-
 class SweptRun(TypedDict):
     """A run with leftovers. state: as dispatch jobs has it, or unknown.
 

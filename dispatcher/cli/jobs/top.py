@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
@@ -19,11 +18,7 @@ from dispatcher.model import errors
 from dispatcher.model.errors import LauncherSilent
 from dispatcher.output.monitor.run_picture import Snapshot
 from dispatcher.output.terminal.screen import same_file
-from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
-
-if TYPE_CHECKING:
-    from dispatcher.model import formats
 
 #: seconds to wait for the first table of a launcher
 REPLY_TIMEOUT = 10.0
@@ -66,7 +61,7 @@ def top(options: TopOptions) -> int:
             if is_screen() and not options.as_json:
                 ended = _live(found, call)
             else:
-                show = tell_ranks if options.as_json else print_table
+                show = tell if options.as_json else print_table
                 ended = _follow(found, call, _once(show, 3 * options.sample + 2))
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + signal.SIGINT
@@ -113,39 +108,8 @@ def print_table(snapshot: Snapshot) -> None:
     """Print the table for people."""
     from dispatcher.output.terminal.rank_table import table
 
-    for line in table(snapshot.rows, snapshot.rows):
+    for line in table(snapshot.ranks, snapshot.ranks):
         click.echo(line.plain.rstrip())
-
-
-def tell_ranks(snapshot: Snapshot) -> None:
-    """Print the table for programs."""
-    ranks: list[formats.TopRank] = []
-    for row in snapshot.rows:
-        used, memory, watts = row.gpu or (None, None, None)
-        ranks.append(
-            {
-                "rank": name(row.rank),
-                "host": row.host,
-                "local_rank": row.local,
-                "pid": row.pid,
-                "state": row.state,
-                "alive": row.alive,
-                "cpu": row.cpu,
-                "rss": row.rss,
-                "gpu_used": used,
-                "gpu_memory": memory,
-                "gpu_watts": watts,
-                "silence": row.silence,
-                "last_line": row.last,
-            }
-        )
-    shown: formats.Top = {
-        "schema": "top/1",
-        "ranks": ranks,
-        "late_gpus": list(snapshot.late),
-        "slow": list(snapshot.slow),
-    }
-    tell(shown)
 
 
 def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
@@ -155,7 +119,7 @@ def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
     def show(snapshot: Snapshot | None) -> bool:
         if snapshot is None:
             return True
-        known = all(row.cpu is not None for row in snapshot.rows if row.alive)
+        known = all(row.cpu is not None for row in snapshot.ranks if row.alive)
         if not known and time.monotonic() < until:
             return True
         write(snapshot)

@@ -16,22 +16,21 @@ from pathlib import Path
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import reason
 from dispatcher.model.paths import replace_file
-from dispatcher.output.monitor.run_picture import Row, Snapshot
+from dispatcher.output.monitor.run_picture import Snapshot, TopRank
 from dispatcher.output.run_state import STATES
-from dispatcher.plan.job.placement import name
 
 #: callers that may wait at the socket; bytes of a call that are read
 MOST_CALLERS, MOST_CALL = 16, 4096
 
 #: name without its prefix, description, and the value of a rank or None
-_OF_RANKS: list[tuple[str, str, Callable[[Row], float | None]]] = [
+_OF_RANKS: list[tuple[str, str, Callable[[TopRank], float | None]]] = [
     ("up", "1 while the rank runs", lambda row: float(row.alive)),
     ("cpu_percent", "share of one CPU, children included", lambda row: row.cpu),
     ("resident_bytes", "resident memory, children included", lambda row: row.rss),
     ("silence_seconds", "time since it last wrote", lambda row: row.silence),
-    ("gpu_utilization_percent", "its GPU", lambda row: row.gpu[0] if row.gpu else None),
-    ("gpu_memory_bytes", "memory used on its GPU", lambda row: row.gpu[1] if row.gpu else None),
-    ("gpu_power_watts", "power of its GPU", lambda row: row.gpu[2] if row.gpu else None),
+    ("gpu_utilization_percent", "its GPU", lambda row: row.gpu_used),
+    ("gpu_memory_bytes", "memory used on its GPU", lambda row: row.gpu_memory),
+    ("gpu_power_watts", "power of its GPU", lambda row: row.gpu_watts),
 ]  # fmt: skip
 
 
@@ -45,11 +44,11 @@ def exposition(snapshot: Snapshot, run_id: str) -> str:
     lines += _family("hosts", "hosts by state", hosts)
     for title, what, value in _OF_RANKS:
         found = []
-        for row in snapshot.rows:
+        for row in snapshot.ranks:
             number = value(row)
             if number is not None:
-                where = f'rank="{name(row.rank)}",host="{_escaped(row.host)}"'
-                found.append((f'{run},{where},local_rank="{row.local}"', float(number)))
+                where = f'rank="{row.rank}",host="{_escaped(row.host)}"'
+                found.append((f'{run},{where},local_rank="{row.local_rank}"', float(number)))
         lines += _family(f"rank_{title}", what, found)
     return "\n".join(lines) + "\n"
 

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-from dispatcher.model.frozen import Value, fields_of, value
+from dispatcher.model.frozen import Document, Value, fields_of, value
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
 from dispatcher.output.text.lines import wiped
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
-from dispatcher.plan.job.placement import place
+from dispatcher.plan.job.placement import name, place
 
 #: letter of proc(5) -> word
 _WORDS = {
@@ -122,80 +122,90 @@ class RemoteProgress:
 
 
 @value
-class Row(Value):
-    """One rank. cpu: % of one CPU; rss: bytes; silence: seconds; None: not (yet) known.
+class TopRank(Value):
+    """A rank. cpu: percent of one CPU. rss, gpu_memory: bytes. gpu_used: percent.
 
-    state: a word for the table. gpu: % used, bytes used, watts of the rank's GPU. last: its last
-    line, sanitized.
+    silence: seconds since it was heard last. Unknown values are null.
     """
 
-    rank: int
+    rank: str
     host: str
-    local: int
+    local_rank: int
     pid: int | None
     state: str
+    alive: bool = False
     cpu: float | None = None
     rss: int | None = None
-    gpu: tuple[float | None, float | None, float | None] | None = None
+    gpu_used: float | None = None
+    gpu_memory: float | None = None
+    gpu_watts: float | None = None
     silence: float | None = None
-    last: str = ""
-    alive: bool = False
+    last_line: str = ""  # sanitized
 
 
 @value
-class Snapshot(Value):
-    """One moment of a run. late: hosts whose GPUs do not answer. slow: lines on slow ranks."""
+class Snapshot(Document):
+    """``dispatch top --json``.
 
+    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, as text.
+    """
+
+    schema = "top/1"
+    unwritten = ("picture",)
     picture: Picture
-    rows: tuple[Row, ...]
-    late: tuple[str, ...] = ()
+    ranks: tuple[TopRank, ...]
+    late_gpus: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As values of JSON, for ``of_plain``; a row without the names of its fields."""
-        rows = [list(fields_of(row).values()) for row in self.rows]
-        return {**fields_of(self), "picture": encode_picture(self.picture), "rows": rows}
+        """As values of JSON, for ``of_plain``; a rank without the names of its fields."""
+        ranks = [list(fields_of(row).values()) for row in self.ranks]
+        return {**fields_of(self), "picture": encode_picture(self.picture), "ranks": ranks}
 
     @staticmethod
     def of_plain(plain: Mapping[str, Any]) -> Snapshot:
         """The snapshot that ``plain`` encoded, after JSON. Raises: ValueError for anything else."""
         from dispatcher.core.events import codec  # the run itself does not need it
 
-        names = [field.name for field in dataclasses.fields(Row)]
+        names = [field.name for field in dataclasses.fields(TopRank)]
         try:
-            rows = [dict(zip(names, row, strict=True)) for row in plain["rows"]]
-            snapshot: Snapshot = codec.reader(Snapshot)({**plain, "rows": rows}, "table")
+            ranks = [dict(zip(names, row, strict=True)) for row in plain["ranks"]]
+            snapshot: Snapshot = codec.reader(Snapshot)({**plain, "ranks": ranks}, "table")
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a table: {error}") from None
-        safe = (dataclasses.replace(row, last=sanitize_text(row.last)) for row in snapshot.rows)
-        return dataclasses.replace(snapshot, rows=tuple(safe))
+        safe = (
+            dataclasses.replace(row, last_line=sanitize_text(row.last_line))
+            for row in snapshot.ranks
+        )
+        return dataclasses.replace(snapshot, ranks=tuple(safe))
 
 
 def snapshot_of(state: RunState, slow: Sequence[str] = ()) -> Snapshot:
     """A run now, rank by rank; from any thread. slow: lines on slow ranks."""
     with state.lock:
         seats: Counter[tuple[int, int]] = Counter()  # (node, world) -> ranks so far
-        rows = []
+        ranks = []
         for rank, known in sorted(state.ranks.items()):
             seat = (known.node, place(rank)[0])
-            rows.append(_row(state, rank, known, seats[seat]))
+            ranks.append(_row(state, rank, known, seats[seat]))
             seats[seat] += 1
         late = tuple(state.hosts[node] for node in sorted(state.late))
-        return Snapshot(_picture(state), tuple(rows), late, tuple(slow))
+        return Snapshot(_picture(state), tuple(ranks), late, tuple(slow))
 
 
-def _row(state: RunState, rank: int, known: Rank, local: int) -> Row:
+def _row(state: RunState, rank: int, known: Rank, local: int) -> TopRank:
     sample, gpu = known.sample, None
     if sample is not None and sample.own:
         gpu = state.gpus.get(known.node, {}).get(sample.own[0])
-    return Row(
-        rank, state.hosts[known.node], local, known.pid, _word(known),
+    return TopRank(
+        name(rank), state.hosts[known.node], local, known.pid, _word(known), known.alive,
         cpu=state.shares.of.get(rank),
         rss=None if sample is None else sample.rss,
-        gpu=None if gpu is None else (gpu.utilisation, gpu.used, gpu.watts),
+        gpu_used=None if gpu is None else gpu.utilisation,
+        gpu_memory=None if gpu is None else gpu.used,
+        gpu_watts=None if gpu is None else gpu.watts,
         silence=state.clock() - known.wrote if known.alive else None,
-        last=_last_line(state.tails.get(rank, (0, b""))[1]),
-        alive=known.alive,
+        last_line=_last_line(state.tails.get(rank, (0, b""))[1]),
     )  # fmt: skip
 
 

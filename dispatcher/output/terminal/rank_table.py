@@ -22,11 +22,10 @@ from rich.text import Text
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import duration
 from dispatcher.model.paths import in_front
-from dispatcher.output.monitor.run_picture import Row, Snapshot
+from dispatcher.output.monitor.run_picture import Snapshot, TopRank
 from dispatcher.output.run_state import NOTHING
 from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.plan.job.placement import name
 
 #: the other screen, no cursor; and back
 ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[2J", b"\x1b[?25h\x1b[?1049l"
@@ -139,8 +138,8 @@ LONG = 60.0
 HELP = "q quit  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
 
 #: the orders that the key s goes through: name -> figure of which the first rows have most
-SORTS: dict[str, Callable[[Row], float]] = {
-    "rank": lambda row: -row.rank,
+SORTS: dict[str, Callable[[TopRank], float]] = {
+    "rank": lambda row: 0.0,  # they come in that order
     "silence": lambda row: -1.0 if row.silence is None else row.silence,
     "cpu": lambda row: -1.0 if row.cpu is None else row.cpu,
     "rss": lambda row: -1.0 if row.rss is None else row.rss,
@@ -203,10 +202,10 @@ class ViewState:
         return new(self, top=tops[key]) if key in tops else self
 
 
-def selected(rows: Sequence[Row], view: ViewState) -> list[Row]:
+def selected(rows: Sequence[TopRank], view: ViewState) -> list[TopRank]:
     """The rows that pass the filter (part of a host's name, or a rank), as sorted."""
     wanted = view.filter
-    fits = [row for row in rows if not wanted or wanted in row.host or wanted == name(row.rank)]
+    fits = [row for row in rows if not wanted or wanted in row.host or wanted == row.rank]
     return sorted(fits, key=SORTS[view.sort], reverse=True)
 
 
@@ -222,15 +221,15 @@ class WatchTable:
     ) -> tuple[list[Text], ViewState]:
         """At most ``height`` lines of ``columns``, and the view, scrolled at most to the end."""
         head = self._footer.lines(snapshot.picture, [], columns)[::-1]
-        if snapshot.late:
-            names = sanitize_text(fold(snapshot.late))
+        if snapshot.late_gpus:
+            names = sanitize_text(fold(snapshot.late_gpus))
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
         head += [Text(sanitize_text(words), style="yellow") for words in snapshot.slow]
-        rows = selected(snapshot.rows, view)
+        rows = selected(snapshot.ranks, view)
         self.page = max(1, height - len(head) - 2)
         view = dataclasses.replace(view, top=max(0, min(view.top, len(rows) - self.page)))
         seen = rows[view.top : view.top + self.page]
-        lines = [*head, *table(seen, snapshot.rows, view.sort)]
+        lines = [*head, *table(seen, snapshot.ranks, view.sort)]
         lines += [Text()] * (height - len(lines) - 1)
         lines.append(_status(view, len(rows), len(seen)))
         for line in lines:
@@ -247,9 +246,9 @@ def _status(view: ViewState, total: int, seen: int) -> Text:
     return Text(f"{where}{only}, by {view.sort}   {HELP}", style="dim")
 
 
-def table(rows: Sequence[Row], everyone: Sequence[Row], sort: str = "") -> list[Text]:
+def table(rows: Sequence[TopRank], everyone: Sequence[TopRank], sort: str = "") -> list[Text]:
     """Heading and ``rows``; columns as wide as ``everyone`` needs, so that scrolling keeps them."""
-    gpus = any(row.gpu is not None for row in everyone)
+    gpus = any((row.gpu_used, row.gpu_memory, row.gpu_watts) != (None,) * 3 for row in everyone)
     columns = _COLUMNS if gpus else [one for one in _COLUMNS if one[0] not in _OF_GPUS]
     wide = [max([len(title), *(len(cell(row)) for row in everyone)]) for title, _, cell in columns]
     heading = Text(style="bold")
@@ -265,12 +264,12 @@ def table(rows: Sequence[Row], everyone: Sequence[Row], sort: str = "") -> list[
             text = cell(row)
             line.append(text.rjust(wide[at]) if right else text.ljust(wide[at]), _style(title, row))
             line.append("  ")
-        line.append(Text.from_ansi(row.last).plain.expandtabs(8), "" if row.alive else "dim")
+        line.append(Text.from_ansi(row.last_line).plain.expandtabs(8), "" if row.alive else "dim")
         lines.append(line)
     return lines
 
 
-def _style(title: str, row: Row) -> str:
+def _style(title: str, row: TopRank) -> str:
     if not row.alive:
         return "dim" if row.state == "done" else "red" if title == "STATE" else "dim"
     silent = row.silence is not None and row.silence >= LONG
@@ -292,29 +291,25 @@ def _size(count: float | None) -> str:
     return f"{count:.0f}{unit}" if count >= 10 or not unit else f"{count:.1f}{unit}"
 
 
-def _gpu(row: Row, at: int, form: Callable[[float | None], str]) -> str:
-    return "-" if row.gpu is None else form(row.gpu[at])
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0f}%"
+def _whole(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"
 
 
 #: title, whether cells are aligned right, and the cell of a row
-_COLUMNS: list[tuple[str, bool, Callable[[Row], str]]] = [
-    ("RANK", True, lambda row: name(row.rank)),
+_COLUMNS: list[tuple[str, bool, Callable[[TopRank], str]]] = [
+    ("RANK", True, lambda row: sanitize_text(row.rank)),
     ("HOST", False, lambda row: sanitize_text(row.host)),
-    ("LOCAL", True, lambda row: str(row.local)),
-    ("PID", True, lambda row: "-" if row.pid is None else str(row.pid)),
+    ("LOCAL", True, lambda row: str(row.local_rank)),
+    ("PID", True, lambda row: _whole(row.pid, "")),
     ("STATE", False, lambda row: row.state),
-    ("CPU", True, lambda row: _percent(row.cpu)),
+    ("CPU", True, lambda row: _whole(row.cpu, "%")),
     ("RSS", True, lambda row: _size(row.rss)),
-    ("GPU", True, lambda row: _gpu(row, 0, _percent)),
-    ("GMEM", True, lambda row: _gpu(row, 1, _size)),
-    ("POWER", True, lambda row: _gpu(row, 2, lambda w: "-" if w is None else f"{w:.0f}W")),
+    ("GPU", True, lambda row: _whole(row.gpu_used, "%")),
+    ("GMEM", True, lambda row: _size(row.gpu_memory)),
+    ("POWER", True, lambda row: _whole(row.gpu_watts, "W")),
     ("SILENCE", True, lambda row: "-" if row.silence is None else duration(round(row.silence))),
 ]
-#: columns that are shown if a rank has a GPU
+#: columns that are shown if a figure of a GPU is known
 _OF_GPUS = ("GPU", "GMEM", "POWER")
 
 
@@ -355,7 +350,7 @@ class TableView:
             columns, rows = self.alt_screen.size
             wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
             shot = self._shot()
-            self._next += EVERY * (len(shot.rows) // MANY)
+            self._next += EVERY * (len(shot.ranks) // MANY)
             lines, self._look = self._table.lines(shot, self._look, wide, rows)
             self.alt_screen.draw([line for line, _ in drawn(lines, wide)])
         return True

@@ -17,7 +17,7 @@ from dispatcher.cli.jobs import top as command
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame
-from dispatcher.output.monitor.run_picture import Row, Snapshot, snapshot_of
+from dispatcher.output.monitor.run_picture import Snapshot, TopRank, snapshot_of
 from dispatcher.output.run_state import RunState
 
 from ..conftest import Launched, OnRecord, Terminal
@@ -59,9 +59,9 @@ def snapshot(*cpu: float | None, alive: bool = True) -> Snapshot:
     found = snapshot_of(state)
     rows = tuple(
         replace(row, cpu=share, alive=alive or row.rank == 0)
-        for row, share in zip(found.rows, cpu, strict=True)
+        for row, share in zip(found.ranks, cpu, strict=True)
     )
-    return replace(found, rows=rows)
+    return replace(found, ranks=rows)
 
 
 def table(*cpu: float | None, alive: bool = True) -> bytes:
@@ -92,8 +92,8 @@ def test_the_table_for_programs(launched: Launched, capsys: pytest.CaptureFixtur
     assert [(row["rank"], row["host"], row["pid"], row["cpu"]) for row in ranks] == [
         ("0", "n1", 71, 33.0), ("1", "n2", 72, 12.5),
     ]  # fmt: skip
-    gpu = Row(1 << 20, "n1", 0, None, "runs", gpu=(90.0, 2e9, None))
-    command.tell_ranks(replace(snapshot(1.0, 1.0), rows=(gpu,)))
+    gpu = TopRank("1.0", "n1", 0, None, "runs", gpu_used=90.0, gpu_memory=2e9)
+    cli.tell(replace(snapshot(1.0, 1.0), ranks=(gpu,)))
     (rank,) = promises.told(capsys.readouterr().out)["ranks"]
     assert (rank["rank"], rank["gpu_used"], rank["gpu_memory"], rank["gpu_watts"]) == (
         "1.0", 90.0, 2e9, None,

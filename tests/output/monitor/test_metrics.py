@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.output.monitor.metrics import Metrics, exposition
-from dispatcher.output.monitor.run_picture import Picture, Row, Snapshot
+from dispatcher.output.monitor.run_picture import Picture, Snapshot, TopRank
 from dispatcher.output.run_state import RUNNING
 
 GIB = 1 << 30
 ROWS = (
-    Row(0, "n0", 0, 77, "runs", 99.5, GIB, (97.0, 2.0 * GIB, None), 1.5, "x", alive=True),
-    Row(1, "n0", 1, 78, "exit 1"),
+    TopRank("0", "n0", 0, 77, "runs", True, 99.5, GIB, 97.0, 2.0 * GIB, None, 1.5, "x"),
+    TopRank("1", "n0", 1, 78, "exit 1"),
 )
 SHOT = Snapshot(Picture({RUNNING: 1}, (), {"running": 1}, 42, 12.25, 1.0), ROWS)
 
@@ -46,7 +46,7 @@ def test_what_it_says() -> None:
 
 @given(st.text())
 def test_any_host_name_is_one_label(host: str) -> None:
-    row = Row(0, host, 0, 1, "runs", alive=True)
+    row = TopRank("0", host, 0, 1, "runs", alive=True)
     lines = exposition(Snapshot(SHOT.picture, (row,)), "r").split("\n")[:-1]
     plain = exposition(Snapshot(SHOT.picture, (replace(row, host="n0"),)), "r").split("\n")[:-1]
     assert len(lines) == len(plain) > 5

@@ -51,17 +51,17 @@ class Run:
         return snapshot_of(self.state, self.slow)
 
     def row(self, rank: int) -> Any:
-        (row,) = (row for row in self.snapshot().rows if row.rank == rank)
+        (row,) = (row for row in self.snapshot().ranks if row.rank == str(rank))
         return row
 
 
 def test_a_rank_from_start_to_end() -> None:
     run = Run()
-    assert (run.row(3).host, run.row(3).local, run.row(3).pid) == ("n1", 1, 1003)
+    assert (run.row(3).host, run.row(3).local_rank, run.row(3).pid) == ("n1", 1, 1003)
     assert run.row(3).state == "starts"
     run.state.output(3, 1, b"one\ntwo\n")
     run.now += 7
-    assert (run.row(3).last, run.row(3).silence) == ("two", 7.0)
+    assert (run.row(3).last_line, run.row(3).silence) == ("two", 7.0)
     run.sample(1, 50.0, 1.0)
     assert (run.row(3).state, run.row(3).rss, run.row(3).cpu) == ("runs", GIB, None)
     run.sample(1, 52.0, 1.25)
@@ -73,7 +73,7 @@ def test_a_rank_from_start_to_end() -> None:
     run.happens(ev.NodeLost(0, Failure(Kind.LOST, "why")))
     assert run.row(0).state == "lost"
     run.happens(ev.RanksPlaced(4, "n0", 1, 1))
-    assert run.snapshot().rows == ()
+    assert run.snapshot().ranks == ()
 
 
 def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
@@ -100,16 +100,17 @@ def test_which_gpu_is_a_ranks_own(
     run = Run(own)
     run.sample(0, 1.0, 1.0, *(GpuSample(i, float(i), 1024, 2048, None, 50.0) for i in range(4)))
     for rank, gpu in enumerate(seen):
-        assert run.row(rank).gpu == (None if gpu is None else (float(gpu), 1024, None))
+        row, known = run.row(rank), (float(gpu), 1024) if gpu is not None else (None, None)
+        assert (row.gpu_used, row.gpu_memory, row.gpu_watts) == (*known, None)
 
 
 def test_gpus_that_do_not_answer_are_named() -> None:
     run = Run()
     run.sample(1, 1.0, 1.0, late=True)
-    assert run.snapshot().late == ("n1",)
+    assert run.snapshot().late_gpus == ("n1",)
     assert any("GPUs do not answer: n1" in line for line in picture(run.snapshot()))
     run.sample(1, 2.0, 1.0)
-    assert run.snapshot().late == ()
+    assert run.snapshot().late_gpus == ()
 
 
 @cases(
@@ -131,21 +132,21 @@ def test_the_last_line_is_harmless(chunks: list[bytes], last: str) -> None:
     run = Run()
     for chunk in chunks:
         run.state.output(0, 1, chunk)
-    assert run.row(0).last == last
+    assert run.row(0).last_line == last
 
 
 def test_a_bar_and_a_line_are_two() -> None:
     run = Run()
     run.state.output(0, 2, b"\rstep 4 of 4")
     run.state.output(0, 1, b"saved\n")
-    assert run.row(0).last == "saved"
+    assert run.row(0).last_line == "saved"
 
 
 def test_words_that_come_before_the_news_of_the_start_are_kept() -> None:
     run = Run()
     run.state.output(9, 1, b"early\n")
     run.happens(ev.RankSpawned(1, 9, 1009))
-    assert run.row(9).last == "early"
+    assert run.row(9).last_line == "early"
 
 
 def test_a_shot_survives_json() -> None:
@@ -164,11 +165,11 @@ PLAIN = st.recursive(
 )
 
 
-@given(PLAIN, st.sampled_from(["picture", "rows", "late", "slow", "row"]))
+@given(PLAIN, st.sampled_from(["picture", "ranks", "late_gpus", "slow", "row"]))
 def test_anything_else_is_no_shot(value: Any, where: str) -> None:
     plain = json.loads(json.dumps(Run().snapshot().plain()))
     if where == "row":
-        plain["rows"][0] = value
+        plain["ranks"][0] = value
     else:
         plain[where] = value
     try:

@@ -19,7 +19,7 @@ from rig import wait_for
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
-from dispatcher.output.monitor.run_picture import Picture, Row, Snapshot, snapshot_of
+from dispatcher.output.monitor.run_picture import Picture, Snapshot, TopRank, snapshot_of
 from dispatcher.output.run_state import RUNNING, RunState
 from dispatcher.output.terminal import rank_table
 from dispatcher.output.terminal.rank_table import (
@@ -35,15 +35,16 @@ from dispatcher.output.terminal.rank_table import (
     selected,
     table,
 )
-from dispatcher.plan.job.placement import FIRST
 
 GIB = 1 << 30
-ROW = Row(0, "n0", 0, 77, "runs", 12.4, GIB, None, 3.0, "step 1", alive=True)
+ROW = TopRank("0", "n0", 0, 77, "runs", True, 12.4, GIB, silence=3.0, last_line="step 1")
+
+GPU = {"gpu_used": 97.4, "gpu_memory": 40.0 * GIB, "gpu_watts": 612.4}
 
 
 def cells(**fields: Any) -> dict[str, str]:
     """Title -> cell of a row."""
-    row = replace(ROW, **{"gpu": (97.4, 40.0 * GIB, 612.4), **fields})
+    row = replace(ROW, **{**GPU, **fields})
     head, line = table([row], [row])
     found, at = {}, 0
     for title in head.plain.split():
@@ -58,36 +59,36 @@ def cells(**fields: Any) -> dict[str, str]:
 @cases(
     ("fields", "title", "cell"),
     [
-        ({"rank": FIRST}, "RANK", "1.0"), ({"pid": None}, "PID", "-"), ({"cpu": None}, "CPU", "-"),
+        ({"rank": "1.0"}, "RANK", "1.0"), ({"pid": None}, "PID", "-"), ({"cpu": None}, "CPU", "-"),
         ({"cpu": 99.6}, "CPU", "100%"), ({"rss": None}, "RSS", "-"), ({"rss": 0}, "RSS", "0"),
         ({"rss": 999}, "RSS", "999"), ({"rss": 1000}, "RSS", "1.0K"),
         ({"rss": 10240}, "RSS", "10K"), ({"rss": 1000 << 10}, "RSS", "1.0M"),
         ({"rss": 1 << 40}, "RSS", "1.0T"), ({"rss": 2000 << 40}, "RSS", "2000T"),
         ({}, "GPU", "97%"), ({}, "GMEM", "40G"), ({}, "POWER", "612W"),
-        ({"gpu": (None, None, None)}, "GPU", "-"), ({"gpu": (None, None, None)}, "GMEM", "-"),
-        ({"gpu": (None, None, None)}, "POWER", "-"), ({"silence": None}, "SILENCE", "-"),
+        ({"gpu_used": None}, "GPU", "-"), ({"gpu_memory": None}, "GMEM", "-"),
+        ({"gpu_watts": None}, "POWER", "-"), ({"silence": None}, "SILENCE", "-"),
         ({"silence": 3.4}, "SILENCE", "3 s"), ({"silence": 0.2}, "SILENCE", "0 s"),
         ({"silence": 130.0}, "SILENCE", "2 min"),
     ],
 )  # fmt: skip
 def test_one_cell(fields: dict[str, Any], title: str, cell: str) -> None:
     (found,) = [one for one in rank_table._COLUMNS if one[0] == title]
-    assert found[2](replace(ROW, **{"gpu": (97.4, 40.0 * GIB, 612.4), **fields})) == cell
+    assert found[2](replace(ROW, **{**GPU, **fields})) == cell
     assert title in cells(**fields)
 
 
 def test_columns_are_as_wide_as_everyone_needs() -> None:
-    wide = replace(ROW, rank=12345, host="a-long-name", last="x")
-    rows = [ROW, replace(ROW, rank=2, state="stopped", last="y")]
+    wide = replace(ROW, rank="12345", host="a-long-name", last_line="x")
+    rows = [ROW, replace(ROW, rank="2", state="stopped", last_line="y")]
     head, first, second = table(rows, [*rows, wide])
     assert head.plain.index("HOST") == len("12345  ")
     assert first.plain.startswith("    0  n0         ")  # numbers stand to the right
     assert first.plain.index("step 1") == second.plain.index("y") == head.plain.index("LAST LINE")
     assert "GPU" not in head.plain  # nobody has one
-    assert "GPU" in table([ROW], [replace(ROW, gpu=(1.0, 2.0, 3.0))])[0].plain
+    assert "GPU" in table([ROW], [replace(ROW, gpu_used=1.0)])[0].plain
 
 
-def style_of(row: Row, title: str, sort: str = "") -> str:
+def style_of(row: TopRank, title: str, sort: str = "") -> str:
     """The style of the cell below ``title``."""
     head, line = table([row], [row], sort)
     at = head.plain.index(title)
@@ -123,13 +124,13 @@ def test_the_column_that_is_sorted_by_is_underlined() -> None:
 
 
 def test_tabs_and_colours_of_a_last_line() -> None:
-    assert table([replace(ROW, last="\x1b[31ma\tb")], [ROW])[1].plain.endswith("a       b")
+    assert table([replace(ROW, last_line="\x1b[31ma\tb")], [ROW])[1].plain.endswith("a       b")
 
 
 ROWS = [
-    replace(ROW, rank=0, host="n0", cpu=5.0, rss=None, silence=1.0),
-    replace(ROW, rank=1, host="n1", cpu=None, rss=20, silence=None),
-    replace(ROW, rank=11, host="n2", cpu=9.0, rss=10, silence=7.0),
+    replace(ROW, rank="0", host="n0", cpu=5.0, rss=None, silence=1.0),
+    replace(ROW, rank="1", host="n1", cpu=None, rss=20, silence=None),
+    replace(ROW, rank="11", host="n2", cpu=9.0, rss=10, silence=7.0),
 ]
 
 
@@ -138,7 +139,7 @@ ROWS = [
     [("rank", [0, 1, 11]), ("cpu", [11, 0, 1]), ("rss", [1, 11, 0]), ("silence", [11, 0, 1])],
 )
 def test_who_comes_first(sort: str, ranks: list[int]) -> None:
-    assert [row.rank for row in selected(ROWS, ViewState(sort))] == ranks
+    assert [int(row.rank) for row in selected(ROWS, ViewState(sort))] == ranks
 
 
 @cases(
@@ -147,7 +148,7 @@ def test_who_comes_first(sort: str, ranks: list[int]) -> None:
 )
 def test_who_passes_a_filter(wanted: str, ranks: list[int]) -> None:
     """A part of a host's name, or a whole rank."""
-    assert [row.rank for row in selected(ROWS, ViewState(filter=wanted))] == ranks
+    assert [int(row.rank) for row in selected(ROWS, ViewState(filter=wanted))] == ranks
 
 
 PICTURE = Picture({RUNNING: 1}, (), {"running": 3}, 0, 5.0, None)
@@ -156,7 +157,7 @@ PICTURE = Picture({RUNNING: 1}, (), {"running": 3}, 0, 5.0, None)
 def lines(
     view: ViewState | None = None, count: int = 9, height: int = 8, **fields: Any
 ) -> tuple[list[str], ViewState, int]:
-    rows = tuple(replace(ROW, rank=rank) for rank in range(count))
+    rows = tuple(replace(ROW, rank=str(rank)) for rank in range(count))
     watch = WatchTable(["n0"])
     shot = Snapshot(PICTURE, rows, **fields)
     found, view = watch.lines(shot, view or ViewState(), 120, height)
@@ -171,7 +172,7 @@ def test_the_rows_fill_what_is_left_of_the_window() -> None:
     shown, _, page = lines(count=2)
     assert shown[4:7] == ["", "", ""]  # the status stays at the end
     assert shown[-1].startswith("1-2 of 2, by rank")
-    shown, _, page = lines(slow=("a", "b"), late=("n0",))
+    shown, _, page = lines(slow=("a", "b"), late_gpus=("n0",))
     assert page == 2
     assert shown[1:4] == ["GPUs do not answer: n0", "a", "b"]
 
@@ -312,7 +313,7 @@ def test_pictures_come_by_the_clock_and_by_keys() -> None:
 
 
 def test_large_tables_are_drawn_less_often() -> None:
-    screen, large = Looked(), dataclasses.replace(snapshot(), rows=snapshot().rows * 18)
+    screen, large = Looked(), dataclasses.replace(snapshot(), ranks=snapshot().ranks * 18)
     view = TableView(screen, ["n0"], lambda: large)
     for at, drawn in ((0.0, 1), (EVERY, 1), (3 * EVERY - 0.01, 1), (3 * EVERY, 2)):
         view.turn(100.0 + at)
