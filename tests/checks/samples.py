@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dispatcher.checks.check import Asked, Check, Finding, Reading, Seen
+from dispatcher.checks.check import Asked, Check, Reading, Seen
 from dispatcher.checks.report import CheckReport, make_report
 from dispatcher.remote.protocol.packing import pack
 
@@ -128,17 +128,11 @@ def port_text(device: str, state: str, physical: str, rate: str, layer: str, net
     return "".join(lines) + (f"{place}/device/net/\n{net}\n" if net else "")
 
 
-def report_of(
-    checks: Sequence[str],
-    found: Mapping[str, Mapping[str, Finding]],
-    lost: Mapping[str, str] | None = None,
-    unread: Mapping[str, str] | None = None,
-    remedies: Mapping[str, str | None] | None = None,
-) -> CheckReport:
-    """The report with the findings ``found``: host -> check -> finding."""
+def report_of(checks: Sequence[str], found: Mapping[str, Any], *unseen: Any) -> CheckReport:
+    """The report with the findings ``found``: host -> check -> finding. unseen: lost, unread, ..."""
     made = [
         Check(name, "", lambda seen, name=name: {host: found[host][name] for host in seen})  # type: ignore[misc]
         for name in checks
     ]
     seen = {host: Seen(host) for host, own in found.items() if own}
-    return make_report(made, seen, list(found), lost or {}, unread or {}, remedies or {})
+    return make_report(made, seen, list(found), *unseen, *[{}] * (2 - len(unseen)))
