@@ -18,7 +18,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -44,20 +44,30 @@ LONGEST_LINE = 8192
 
 @dataclass(frozen=True)
 class Setting:
-    """A value, its origin, ``dispatch.toml [run]``, and its name there.
-
-    loose: the file is merely in the current folder.
-    """
+    """A value in a ``table`` of a ``file``, ``run`` or ``profile.NAME.run``, and its name there."""
 
     value: Any
-    origin: str
     name: str
-    loose: bool = False
+    table: str
+    file: Defaults
+
+    @property
+    def option(self) -> str:
+        """The long name of its option, without the dashes."""
+        return current(self.name)
+
+    @property
+    def origin(self) -> str:
+        """``dispatch.toml [run]``, for messages."""
+        return f"{self.file.source} [{self.table}]"
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """One file: tables by name of the command, or ``profile.NAME.command``; see ``Setting``."""
+    """One file: tables by name of the command, or ``profile.NAME.command``.
+
+    loose: the file is merely in the current folder.
+    """
 
     source: str
     tables: Mapping[str, Mapping[str, Any]]
@@ -65,15 +75,17 @@ class Defaults:
     text: str = ""
     loose: bool = False
 
-    def entries(self, command: str, profile: str | None) -> Iterator[tuple[str, str, Any]]:
-        """Table, name and value of all its entries for ``command``, the narrower ones later."""
+    def entries(self, command: str, profile: str | None) -> Iterator[Setting]:
+        """All its entries for ``command``, the narrower ones later."""
         for tables, where in (
             (self.tables, ""),
             ({} if profile is None else self.profiles.get(profile, {}), f"{PROFILE}.{profile}."),
         ):
-            for name in (EVERY, *_BESIDE.get(command, ()), command):
-                for option, value in tables.get(name, {}).items():
-                    yield where + name, option, value
+            for table in (EVERY, *_BESIDE.get(command, ()), command):
+                for name, value in tables.get(table, {}).items():
+                    if current(name) == "hostfile" and not self.loose:
+                        value = _beside(self.source, value)
+                    yield Setting(value, name, where + table, self)
 
     def place(self, table: str, name: str) -> str:
         """``file:line`` of a name, or the file and the table if it is written unusually.
@@ -135,36 +147,15 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
     return Defaults(source, found, profiles, text, loose)
 
 
-def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
-    """The settings for ``command`` by name; later files win. Raises: UsageError."""
+def chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
+    """The setting that counts for each option. settings: the narrower ones of each file later."""
     found: dict[str, Setting] = {}
-    named: dict[str, Setting] = {}
-    names: set[str] = set()
-    for file in files:
-        names |= set(file.profiles)
-        for table, name, value in file.entries(command, profile):
-            into = named if table.startswith(f"{PROFILE}.") else found
-            if current(name) == "hostfile" and not file.loose:
-                value = _beside(file.source, value)
-            setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
-            into[current(name)] = setting
-            _less_wider_hosts(into, setting)
-    if profile is not None and profile not in names:
-        known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
-        near = nearest(profile, sorted(names))
-        hint = f"--profile {near}  # did you mean this?" if near else known
-        raise BadConfig(f"--profile {profile}: no such profile", hint=hint)
-    for setting in named.values():
-        _less_wider_hosts(found, setting)
-    return {**found, **named}
-
-
-def _less_wider_hosts(found: dict[str, Setting], setting: Setting) -> None:
-    """Take from ``found`` the hosts that another table names, if ``setting`` names hosts."""
-    if current(setting.name) in HOSTS:
-        for name in HOSTS:
+    for setting in sorted(settings, key=lambda one: one.table.startswith(f"{PROFILE}.")):
+        for name in HOSTS if setting.option in HOSTS else ():
             if name in found and found[name].origin != setting.origin:
                 del found[name]
+        found[setting.option] = setting
+    return found
 
 
 def _beside(source: str, value: Any) -> Any:
@@ -247,36 +238,37 @@ def _why_not(about: os.stat_result) -> str:
     return ""
 
 
-def check(file: Defaults, command: click.Command, profile: str | None, own: str) -> None:
-    """Raises: UsageError for an option that ``file`` may not set. own: the user's own file."""
-    for table, name, value in file.entries(command.name or "", profile):
-        option = current(name)
-        parameter = parameter_of(command, option)
-        if parameter is None:
-            continue
-        refused = f"{_MAY_NOT} {REFUSED.get(option, 'set that')}"
-        if not file.loose:
-            why = _why_relative(option, value)
-        else:
-            allowed = getattr(parameter, "in_folder", False)
-            why = _why_refused(option, value) if allowed else refused
-        if why:
-            hint = f"put it into [{table}] of {own}, or type it: --{option}"
-            raise ConfigNotTrusted(
-                f"{file.place(table, name)}: {option}: {why}",
-                hint=hint if file.loose else "write the path from /",
-            )
+def judged(setting: Setting, parameter: click.Option, own: str | None) -> Setting:
+    """``setting`` with its value in the form that ``parameter`` has on the command line.
+
+    own: the user's own file; None: the user named the file, which may then set anything.
+    Raises: UsageError for a value that the file may not set, or of another type.
+    """
+    option, value = setting.option, setting.value
+    is_loose = setting.file.loose
+    why = _why_refused(option, value, parameter) if is_loose else _why_relative(option, value)
+    if why and own is not None:
+        typed = f"put it into [{setting.table}] of {own}, or type it: --{option}"
+        place = setting.file.place(setting.table, setting.name)
+        hint = typed if is_loose else "write the path from /"
+        raise ConfigNotTrusted(f"{place}: {option}: {why}", hint=hint)
+    if parameter.is_flag:
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif parameter.multiple:
+        value = [value] if isinstance(value, str) else value
+        fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        wanted = "a text or a list of texts"
+    else:
+        fits = isinstance(value, (str, int, float)) and not isinstance(value, bool)
+        value, wanted = str(value) if fits else value, "a text or a number"
+    if not fits:
+        raise BadConfig(f"{setting.origin}: {option}: must be {wanted}, not {value!r}"[:300])
+    return replace(setting, value=value)
 
 
-def parameter_of(command: click.Command, name: str) -> click.Option | None:
-    """The option ``name`` of ``command`` that a file may set, if it is trusted."""
-    for parameter in command.params:
-        if isinstance(parameter, click.Option) and f"--{name}" in parameter.opts:
-            return parameter if parameter.expose_value else None
-    return None
-
-
-def _why_refused(option: str, value: Any) -> str:
+def _why_refused(option: str, value: Any, parameter: click.Option) -> str:
+    if not getattr(parameter, "in_folder", False):
+        return f"{_MAY_NOT} {REFUSED.get(option, 'set that')}"
     if option == "sync" and value != ".":
         return f"{_MAY_NOT} name a folder to write to"
     if option == "export":
@@ -303,7 +295,7 @@ def _why_relative(option: str, value: Any) -> str:
 
 def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
     """Check ``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
-    if setting is None or not (setting.loose or _is_here(setting)):
+    if setting is None or not (setting.file.loose or _is_here(setting)):
         return found
     for host in found.hosts:
         why = f"python: {_MAY_NOT} {REFUSED['python']}" if host.python else ""
@@ -321,6 +313,6 @@ def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
 def _is_here(setting: Setting) -> bool:
     """Whether the user's own file names a path that is another file in every folder."""
     values = [setting.value] if isinstance(setting.value, str) else setting.value
-    if current(setting.name) != "hostfile":  # a list
+    if setting.option != "hostfile":  # a list
         values = [one[1:] for one in values if one.startswith("^")]
     return any(not name.startswith("/") and os.path.lexists(name) for name in values)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -22,7 +21,6 @@ from dispatcher.cli.options.config_file import (
     Defaults,
     Setting,
     chosen,
-    parameter_of,
     parse,
 )
 from dispatcher.cli.options.removed import removed
@@ -124,47 +122,58 @@ def _filled() -> dict[str, Setting]:
     return filled
 
 
-def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
-    """The settings of ``files`` for ``command``; no hosts where the variable for these has some."""
-    found = chosen(files, command, profile)
-    if os.environ.get("DISPATCH_HOSTFILE"):
-        found = {name: setting for name, setting in found.items() if name not in HOSTS}
-    return found
-
-
 def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
     """The files' values for ``command`` by parameter, as click wants them. Raises: UsageError."""
     files = read()
+    _check_profile(files, profile)
+    own = None if os.environ.get("DISPATCH_CONFIG") else _place()
+    options = _options(command)
+    found: list[Setting] = []
+    for setting in (one for file in files for one in file.entries(command.name or "", profile)):
+        if setting.option in options:
+            found.append(config_file.judged(setting, options[setting.option], own))
+        elif setting.table.rpartition(".")[2] != EVERY:
+            raise _no_such_option(command, setting)
+        elif gone := removed(setting.name):
+            say(f"note: {setting.origin}: {gone}")
+        # else another command has it
+    by_variable = HOSTS if os.environ.get("DISPATCH_HOSTFILE") else ()
+    return {
+        options[name].name or "": setting
+        for name, setting in chosen(found).items()
+        if name not in by_variable
+    }
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """Long name, without dashes -> option, of all that a file may set, if it is trusted."""
+    options = [one for one in command.params if isinstance(one, click.Option) and one.expose_value]
+    return {name[2:]: one for one in options for name in one.opts if name[:2] == "--"}
+
+
+def _check_profile(files: Sequence[Defaults], profile: str | None) -> None:
+    """Check that one of ``files`` has ``profile``. Raises: UsageError."""
+    names = sorted({name for file in files for name in file.profiles})
+    if profile is None or profile in names:
+        return
     if not files:
-        if profile is not None:
-            raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())
-        return {}
-    if not os.environ.get("DISPATCH_CONFIG"):
-        for file in files:
-            config_file.check(file, command, profile, _place())
-    found: dict[str, Setting] = {}
-    for name, setting in _chosen(files, command.name or "", profile).items():
-        parameter = parameter_of(command, name)
-        if parameter is None:
-            if setting.origin.endswith(f"{EVERY}]"):
-                if gone := removed(name):
-                    say(f"note: {setting.origin}: {gone}")
-                continue  # else another command has it
-            raise _no_such_option(command, name, setting)
-        value = _fitted(parameter, name, setting)
-        found[parameter.name or ""] = replace(setting, value=value)
-    return found
-
-
-def _no_such_option(command: click.Command, name: str, setting: Setting) -> UsageError:
+        raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())
     from dispatcher.model.names import nearest
 
-    if gone := removed(name):
+    near = nearest(profile, names)
+    known = f"there are: {', '.join(names)}" if names else "dispatch config --help"
+    hint = f"--profile {near}  # did you mean this?" if near else known
+    raise BadConfig(f"--profile {profile}: no such profile", hint=hint)
+
+
+def _no_such_option(command: click.Command, setting: Setting) -> UsageError:
+    from dispatcher.model.names import nearest
+
+    if gone := removed(setting.name):
         return BadConfig(f"{setting.origin}: {gone}")
-    names = [name[2:] for param in command.params for name in param.opts if name[:2] == "--"]
-    near = nearest(name, names)
+    near = nearest(setting.option, _options(command))
     return BadConfig(
-        f"{setting.origin}: {name}: {command.name} has no such option",
+        f"{setting.origin}: {setting.option}: {command.name} has no such option",
         hint=f"did you mean {near}?" if near else f"dispatch {command.name} --help",
     )
 
@@ -211,23 +220,3 @@ def _text(path: str, *, must_be: bool) -> str | None:
         raise type(error)(
             f"DISPATCH_CONFIG: {error.message}" if must_be else error.message
         ) from None
-
-
-def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
-    """The value in the form that the option has on the command line."""
-    value = setting.value
-    if parameter.is_flag:
-        if isinstance(value, bool):
-            return value
-        wanted = "true or false"
-    elif parameter.multiple:
-        if isinstance(value, list) and all(isinstance(one, str) for one in value):
-            return value
-        if isinstance(value, str):
-            return [value]
-        wanted = "a text or a list of texts"
-    elif isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    else:
-        wanted = "a text or a number"
-    raise BadConfig(f"{setting.origin}: {name}: must be {wanted}, not {value!r}"[:300])

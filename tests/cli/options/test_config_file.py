@@ -9,10 +9,15 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.cli.options.config_file import Defaults, chosen, parse
+from dispatcher.cli.options.config_file import Defaults, Setting, chosen, parse
 from dispatcher.model.errors import UsageError
 
 COMMANDS = ("run", "exec")
+
+
+def chosen_of(files: list[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
+    return chosen(one for file in files for one in file.entries(command, profile))
+
 
 USER = """
 [all]
@@ -46,7 +51,7 @@ chdir = "/d"
 )
 def test_the_narrower_wins(command: str, profile: str | None, wanted: dict[str, object]) -> None:
     files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS, loose=True)]
-    found = chosen(files, command, profile)
+    found = chosen_of(files, command, profile)
     assert {name: setting.value for name, setting in found.items()} == wanted
 
 
@@ -67,7 +72,7 @@ def test_hosts_of_one_table_hold_by_whichever_name(
     user: str, project: str, profile: str | None, wanted: dict[str, object]
 ) -> None:
     files = [parse(user, "/u", COMMANDS), parse(project, "p", COMMANDS, loose=True)]
-    found = chosen(files, "exec", profile)
+    found = chosen_of(files, "exec", profile)
     assert {name: setting.value for name, setting in found.items()} == wanted
 
 
@@ -89,12 +94,12 @@ def test_a_hostfile_is_the_same_in_every_folder(
 ) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     file = Defaults(source, {"run": {"hostfile": value}}, {}, loose=loose)
-    assert chosen([file], "run", None)["hostfile"].value == taken
+    assert chosen_of([file], "run", None)["hostfile"].value == taken
 
 
 def test_both_spellings_are_one_name() -> None:
     file = parse("[all]\nssh_port = 1\n[run]\nssh-port = 2\n", "f", COMMANDS)
-    assert {n: s.value for n, s in chosen([file], "run", None).items()} == {"ssh-port": 2}
+    assert {n: s.value for n, s in chosen_of([file], "run", None).items()} == {"ssh-port": 2}
 
 
 @cases(
@@ -129,7 +134,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except UsageError as refused:
         assert refused.message.startswith("f: ")  # noqa: PT017 - most are refused
     else:
-        assert chosen([file], "run", None)["user"].value == "ml"
+        assert chosen_of([file], "run", None)["user"].value == "ml"
 
 
 @cases(
@@ -146,7 +151,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 )
 def test_the_line_of_an_option(text: str, place: str) -> None:
     file = parse(text, "f.toml", COMMANDS)
-    said = [(table, name) for table, name, _ in file.entries("run", None) if name == "rsh"]
+    said = [(one.table, one.name) for one in file.entries("run", None) if one.name == "rsh"]
     assert [file.place(*one) for one in said] == [place]
 
 
@@ -155,5 +160,5 @@ def test_the_line_of_an_option_of_a_profile() -> None:
     file = parse(text, "f.toml", COMMANDS)
     assert file.place("profile.a.run", "log_dir") == "f.toml:2"
     assert file.place("profile.b.run", "log_dir") == "f.toml:4"
-    assert list(file.entries("run", "b")) == [("profile.b.run", "log_dir", 2)]
+    assert list(file.entries("run", "b")) == [Setting(2, "log_dir", "profile.b.run", file)]
     assert list(file.entries("run", None)) == []

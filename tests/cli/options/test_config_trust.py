@@ -19,7 +19,7 @@ from dispatcher import cli
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.options import config_file
-from dispatcher.cli.options.config_file import Setting, parse
+from dispatcher.cli.options.config_file import Defaults, Setting, parse
 from dispatcher.cli.options.declaration import Options, declared, option, preset
 from dispatcher.model.errors import ConfigNotTrusted, UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -69,17 +69,26 @@ def test_a_folder_s_file_may_set_so_much() -> None:
     assert config_file.REFUSED.keys() - refused == set(), "no such option any more"
 
 
-def test_an_option_that_says_nothing_is_refused(tmp_path: Path) -> None:
+def judged(text: str, command: click.Command, *, loose: bool = False) -> list[object]:
+    """The values of a file for ``command``."""
+    file = parse(text, "f", COMMANDS, loose=loose)
+    known = {name[2:]: one for one in command.params for name in one.opts}
+    return [
+        config_file.judged(one, known[one.option], "/own").value  # type: ignore[arg-type]
+        for one in file.entries(command.name or "", None)
+        if one.option in known
+    ]
+
+
+def test_an_option_that_says_nothing_is_refused() -> None:
     class New(Options):
         speed: str | None = option(help="Go at this speed.")
         colour: str | None = preset(help="Use this colour.")
 
     command = click.Command("new", params=[one.parameter(n) for n, one in declared(New).items()])
-    file = parse("[all]\ncolour = 'red'\n", "f", COMMANDS, loose=True)
-    config_file.check(file, command, None, "/own")
-    file = parse("[all]\nspeed = '3'\n", "f", COMMANDS, loose=True)
+    assert judged("[all]\ncolour = 'red'\n", command, loose=True) == ["red"]
     with pytest.raises(ConfigNotTrusted, match="f:2: speed: a folder's file may not "):
-        config_file.check(file, command, None, "/own")
+        judged("[all]\nspeed = '3'\n", command, loose=True)
 
 
 def test_what_a_folder_may_not_say_is_refused_in_every_command(
@@ -205,18 +214,22 @@ def test_a_file_that_cannot_be_read(
         ("[run]\nexport = ['UCX_TLS=rc', 'NCCL_DEBUG=INFO']", ""),
         ("[run]\nexport = 'LD_PRELOAD=x'", "f:2: export: LD_PRELOAD"),
         ("[run]\nexport = ['UCX_TLS=rc', 'PATH']", "f:2: export: PATH"),
+        ("[run]\nsync = '.'", ""),
+        ("[run]\nsync = '/root'", "f:2: sync: a folder's file may not name a folder to write to"),
+        ("[run]\nsync = ''", "f:2: sync: a folder's file may not name"),
+        ("[run]\nsync = true", "f:2: sync: a folder's file may not name"),
+        ("[run]\nsync = ['.']", "f:2: sync: a folder's file may not name"),
         ("[run]\nserver-alive-interval = 1", ""),  # of other commands: looked at there
         ("[exec]\nrsh = 'x'", ""),
         ("[all]\noutput-dir = 'x'", ""),  # which run does not have
     ],
 )
 def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
-    file = parse(text, "f", COMMANDS, loose=True)
     if not said:
-        assert config_file.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        judged(text, load("run"), loose=True)
         return
     with pytest.raises(UsageError) as caught:
-        config_file.check(file, load("run"), None, "/own")
+        judged(text, load("run"), loose=True)
     assert caught.value.message.startswith(said)
     option = said.split(": ")[1]
     assert caught.value.hint == f"put it into [run] of /own, or type it: --{option}"
@@ -233,12 +246,12 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
     ],
 )  # fmt: skip
 def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -> None:
-    file = parse(f"[run]\n{setting}\n", "f", COMMANDS)
+    text = f"[run]\n{setting}\n"
     if not path:
-        assert config_file.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        assert len(judged(text, load("run"))) == 1
         return
     with pytest.raises(UsageError) as caught:
-        config_file.check(file, load("run"), None, "/own")
+        judged(text, load("run"))
     option = setting.partition(" ")[0]
     assert caught.value.message == (f"f:2: {option}: {path} would be another file in every folder")
     assert caught.value.hint == "write the path from /"
@@ -246,6 +259,12 @@ def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -
 
 HOSTS = Hostlist((Host("n1", env=(("NCCL_DEBUG", "INFO"),), origin="f:1"),))
 PYTHON = Hostlist((*HOSTS.hosts, Host("n2", python="/evil", origin="f:2")))
+
+
+def setting(value: object, name: str, *, loose: bool = False) -> Setting:
+    return Setting(value, name, "run", Defaults("o", {}, {}, loose=loose))
+
+
 LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"),))
 
 
@@ -255,16 +274,16 @@ LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"
         (HOSTS, None, ""),
         (PYTHON, None, ""),
         (LOADS, None, ""),
-        (HOSTS, Setting("hosts", "o", "hostfile", loose=True), ""),
-        (PYTHON, Setting("hosts", "o", "hostfile", loose=True),
+        (HOSTS, setting("hosts", "hostfile", loose=True), ""),
+        (PYTHON, setting("hosts", "hostfile", loose=True),
          "f:2: python: a folder's file may not choose what runs"),
-        (LOADS, Setting("hosts", "o", "hostfile", loose=True), "f:3: env: LD_PRELOAD"),
-        (PYTHON, Setting("/hosts", "o", "hostfile"), ""),
-        (PYTHON, Setting("none", "o", "hostfile"), ""),
-        (PYTHON, Setting("here", "o", "hostfile"), "f:2: python: a folder's file may not"),
-        (PYTHON, Setting(["none", "here"], "o", "hostfile"), "f:2: python: a folder's file"),
-        (PYTHON, Setting(["here"], "o", "hosts"), ""),
-        (PYTHON, Setting(["^here"], "o", "hosts"), "f:2: python: a folder's file may not"),
+        (LOADS, setting("hosts", "hostfile", loose=True), "f:3: env: LD_PRELOAD"),
+        (PYTHON, setting("/hosts", "hostfile"), ""),
+        (PYTHON, setting("none", "hostfile"), ""),
+        (PYTHON, setting("here", "hostfile"), "f:2: python: a folder's file may not"),
+        (PYTHON, setting(["none", "here"], "hostfile"), "f:2: python: a folder's file"),
+        (PYTHON, setting(["here"], "hosts"), ""),
+        (PYTHON, setting(["^here"], "hosts"), "f:2: python: a folder's file may not"),
     ],
 )  # fmt: skip
 def test_a_hostfile_that_a_file_names(
@@ -279,4 +298,4 @@ def test_a_hostfile_that_a_file_names(
     with pytest.raises(UsageError) as caught:
         config_file.hosts(found, setting)
     assert caught.value.message.startswith(said)
-    assert caught.value.hint == "o names it; if you trust it, name it yourself: -H FILE"
+    assert caught.value.hint == "o [run] names it; if you trust it, name it yourself: -H FILE"

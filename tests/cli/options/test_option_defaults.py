@@ -188,7 +188,7 @@ def test_who_says_what(folder: Path, parsed: Parsed, monkeypatch: pytest.MonkeyP
     assert origin("keep") is None
     setting = setting_of("hostfile")
     assert setting is not None
-    assert (setting.value, setting.loose) == (["n1"], True)
+    assert (setting.value, setting.file.loose) == (["n1"], True)
     assert value_origin("excluded", "-x") == "dispatch.toml [all]: exclude"
     assert value_origin("lists", "-w") == "-w"
 

@@ -15,7 +15,6 @@ from transport.far_link import FarLink
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.transports import TransportPool, Ways
-from dispatcher.cli.options.config_file import _why_refused
 from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
 from dispatcher.cli.run.run_sinks import RunFooter
@@ -74,13 +73,6 @@ def test_where_to(
 def test_a_folder_is_written_from_the_root(parsed: Parsed, given: str) -> None:
     with pytest.raises(CannotCopy, match="must be an absolute path on the hosts"):
         request(parsed(*words(given)))
-
-
-@cases(
-    ("value", "refused"), [(".", False), ("/root", True), ("", True), (True, True), (["."], True)]
-)
-def test_a_file_of_the_folder_names_no_folder_to_write_to(value: object, refused: bool) -> None:
-    assert bool(_why_refused("sync", value)) is refused
 
 
 @cases(
