@@ -298,17 +298,6 @@ class Copied(HostOutcome):
     left_out: list[str]
 
 
-class Connections(TypedDict):
-    """``dispatch connect --list --json``: hosts to which connections are open.
-
-    idle: seconds after which an unused connection is closed; null if there are no connections.
-    """
-
-    schema: Literal["connections/1"]
-    hosts: list[str]
-    idle: float | None
-
-
 # -- checks -----------------------------------------------------------------------------
 
 
@@ -446,15 +435,3 @@ class Swept(TypedDict):
     runs: list[SweptRun]
     found: list[SweptProcess]
     failures: list[str]
-
-
-# -- tools ------------------------------------------------------------------------------
-
-
-class Host(TypedDict):
-    """An element of ``dispatch hosts --json``. user, port: where it was named with them."""
-
-    schema: Literal["host/1"]
-    host: str
-    user: str | None
-    port: int | None

@@ -129,7 +129,7 @@ def port_text(device: str, state: str, physical: str, rate: str, layer: str, net
 
 
 def report_of(checks: Sequence[str], found: Mapping[str, Any], *unseen: Any) -> CheckReport:
-    """The report with the findings ``found``: host -> check -> finding. unseen: lost, unread, ..."""
+    """The report of ``found``, host -> check -> finding. unseen: as for ``make_report``."""
     made = [
         Check(name, "", lambda seen, name=name: {host: found[host][name] for host in seen})  # type: ignore[misc]
         for name in checks

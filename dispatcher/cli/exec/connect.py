@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import converted, json_option, option, preset
@@ -15,9 +14,19 @@ from dispatcher.cli.options.host_options import (
     verbose_option,
 )
 from dispatcher.model.errors import ConflictingOptions, NoConnectionDaemon
+from dispatcher.model.frozen import Document, value
 
-if TYPE_CHECKING:
-    from dispatcher.model import formats
+
+@value
+class Connections(Document):
+    """``dispatch connect --list --json``: hosts to which connections are open.
+
+    idle: seconds after which an unused connection is closed; null if there are no connections.
+    """
+
+    schema = "connections/1"
+    hosts: list[str]
+    idle: float | None
 
 
 class KeptOptions(KeepOptions, section="Connections"):
@@ -108,9 +117,7 @@ def _ask(options: ConnectOptions) -> int:
         raise NoConnectionDaemon(f"the process that holds connections: {error}") from None
     names = sorted(map(str, answer["hosts"])) if answer is not None else []
     if options.as_json:
-        idle = None if answer is None else float(answer["idle"])
-        kept: formats.Connections = {"schema": "connections/1", "hosts": names, "idle": idle}
-        tell(kept)
+        tell(Connections(names, None if answer is None else float(answer["idle"])))
     elif answer is None or (options.listing and not names):
         say("note: no connections are kept")
     elif options.listing:

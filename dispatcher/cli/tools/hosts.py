@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import argument, json_option, preset
 from dispatcher.cli.options.host_options import WhereOptions, find_hosts, hosts_typed, usual_source
+from dispatcher.model.frozen import Document, value
 
-if TYPE_CHECKING:
-    from dispatcher.model import formats
+
+@value
+class NamedHost(Document):
+    """An element of ``dispatch hosts --json``. user, port: where it was named with them."""
+
+    schema = "host/1"
+    host: str
+    user: str | None
+    port: int | None
 
 
 class HostsOptions(WhereOptions, section="Output"):
@@ -71,11 +78,7 @@ def hosts(options: HostsOptions) -> int:
         names.sort(key=hostset.natural)
     if options.as_json:
         first = {host.name: host for host in reversed(found)}
-        listed: list[formats.Host] = [
-            {"schema": "host/1", "host": name, "user": first[name].user, "port": first[name].port}
-            for name in names
-        ]
-        tell(listed)
+        tell([NamedHost(name, first[name].user, first[name].port) for name in names])
         return 0
     if options.count:
         text = str(len(names))
