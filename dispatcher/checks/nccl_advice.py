@@ -204,7 +204,7 @@ def _differing(values: Mapping[str, object]) -> list[tuple[str, object, object]]
 
 
 @dataclass(frozen=True)
-class Advice:
+class NcclAdvice:
     """settings: for all hosts; own: for single hosts in addition, or instead.
 
     now, then: NCCL's choice with the present and with the advised settings.
@@ -221,7 +221,7 @@ class Advice:
         return {**self.settings, **self.own.get(host, {})}
 
 
-def advise(hosts: Mapping[str, HostNet]) -> Advice:
+def advise(hosts: Mapping[str, HostNet]) -> NcclAdvice:
     """The settings that ``hosts`` (by name) should have, and the faults of the present settings."""
     seen = {name: host for name, host in hosts.items() if not host.unread}
     layer, advised = _choose(seen)
@@ -247,7 +247,7 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
         kept = {name: value for name, value in h.settings.items() if name not in REPLACED}
         wanted = {**kept, **settings, **own.get(n, {})}
         then[n] = predict(h.ports, h.netdevs, wanted, h.plugin)
-    return Advice(settings, own, now, then, warnings(hosts, now, advised if layer else {}))
+    return NcclAdvice(settings, own, now, then, warnings(hosts, now, advised if layer else {}))
 
 
 def _name(

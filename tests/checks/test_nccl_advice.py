@@ -9,7 +9,7 @@ from typing import Any
 from cases import cases
 
 from checks.test_nccl_model import NETDEVS, PORTS
-from dispatcher.checks.nccl_advice import DEBUGGING, Advice, advise
+from dispatcher.checks.nccl_advice import DEBUGGING, NcclAdvice, advise
 from dispatcher.checks.nccl_model import HostNet
 from dispatcher.checks.network import IB, OTHER, ROCE, Netdev, Port
 
@@ -23,7 +23,7 @@ def cluster(*changes: Mapping[str, object]) -> dict[str, HostNet]:
     return hosts
 
 
-def said(advice: Advice) -> list[tuple[str, str, str]]:
+def said(advice: NcclAdvice) -> list[tuple[str, str, str]]:
     return [(m.level.name, ",".join(m.hosts), m.text) for m in advice.messages]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.check import Level, Seen
-from dispatcher.checks.nccl_advice import Advice, advise
+from dispatcher.checks.nccl_advice import NcclAdvice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, NcclMessage, host_net
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
@@ -91,7 +91,7 @@ def _asked(options: CheckOptions) -> dict[str, HostNet]:
     return found
 
 
-def _write(path: str, advice: Advice) -> None:
+def _write(path: str, advice: NcclAdvice) -> None:
     """The advice as a file for ``--env-file``. Raises: UsageError."""
     if advice.own:
         some = next(iter(advice.own))
@@ -104,7 +104,7 @@ def _write(path: str, advice: Advice) -> None:
     named_files.write(f"--apply {path}", path, text)
 
 
-def lines(advice: Advice) -> list[str]:
+def lines(advice: NcclAdvice) -> list[str]:
     """The advice for people."""
     found = [
         *_block("now", advice.now),
@@ -136,7 +136,7 @@ def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
     return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
 
 
-def document(advice: Advice) -> CheckNccl:
+def document(advice: NcclAdvice) -> CheckNccl:
     """The advice for programs."""
     hosts = {
         name: NcclHost(advice.own.get(name, {}), now.line(), advice.then[name].line())

@@ -12,7 +12,7 @@ from checks.samples import network_host, port_text
 
 from dispatcher import cli
 from dispatcher.checks.check import Level
-from dispatcher.checks.nccl_advice import Advice
+from dispatcher.checks.nccl_advice import NcclAdvice
 from dispatcher.checks.nccl_model import NcclMessage, Prediction
 from dispatcher.cli.checks import nccl
 from dispatcher.model.errors import UsageError
@@ -101,9 +101,9 @@ NOW = Prediction("Socket", interfaces=())
 THEN = Prediction(None, fatal="no socket\x1b interface found")
 
 
-def advice(**given: Any) -> Advice:
+def advice(**given: Any) -> NcclAdvice:
     usual: dict[str, Any] = {"settings": {}, "own": {}, "now": {}, "then": {}, "messages": ()}
-    return Advice(**{**usual, **given})
+    return NcclAdvice(**{**usual, **given})
 
 
 def test_hosts_that_need_different_settings(tmp_path: Path) -> None:
