@@ -13,7 +13,7 @@ from dispatcher.cli import COMMANDS, complain, named, not_shown, say
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.removed import removed_command
-from dispatcher.cli.options.spelling import filled, respelled
+from dispatcher.cli.options.spelling import current
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 
@@ -44,8 +44,7 @@ def load(name: str) -> Command:
         context_settings={
             # words after the program are the program's
             "allow_interspersed_args": not any(one.is_last for one in fields.values()),
-            # options may be spelled with dashes or underscores
-            "token_normalize_func": lambda word: word.replace("_", "-"),
+            "token_normalize_func": current,
         },
     )
     command.kind = kind
@@ -84,10 +83,8 @@ def enter(name: str, words: Sequence[str]) -> int:
         if not name and words and (gone := removed_command(words[0])):
             raise errors.UnknownCommand(gone)
         command = load(name or "run")
-        typed = respelled(command, words, shown)
-        args = filled(command, typed)
         # not click's ``main``, which ends the process with 1 when its reader has gone
-        with command.make_context(shown, args, obj=tuple(typed)) as context:
+        with command.make_context(shown, list(words), obj=tuple(words)) as context:
             code = command.invoke(context)
     except click.exceptions.Exit as left:
         return left.exit_code

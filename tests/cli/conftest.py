@@ -22,7 +22,6 @@ from rig import wait_for
 
 from dispatcher.cli import COMMANDS, named
 from dispatcher.cli.entry import load, shown_name
-from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import listen
 
@@ -36,10 +35,8 @@ def parsed() -> Iterator[Parsed]:
 
         def parse(name: str, *words: str) -> Any:
             command = load(name)
-            typed = respelled(command, words)
-            args = filled(command, typed)
             shown = shown_name("" if name == "run" else name)
-            context = command.make_context(shown, args, obj=tuple(typed))
+            context = command.make_context(shown, list(words), obj=words)
             stack.enter_context(context)
             return named(COMMANDS[name][0])(**context.params)
 

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import click
 
+from dispatcher.cli.options.spelling import teach
+
 if TYPE_CHECKING:
     from dataclasses import replace as replace
 
@@ -101,6 +103,12 @@ class Command(click.Command):
     """click's command, and the class that declares its options."""
 
     kind: type[Options]
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """click's parser, for our command lines."""
+        parser = super().make_parser(ctx)
+        teach(parser, self)
+        return parser
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """Options that begin so; after the program, the words for the program's own options."""

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli.options.declaration import Option, declared, names_of, replace
+from dispatcher.cli.options.declaration import Command, Option, declared, names_of, replace
 from dispatcher.cli.options.host_options import named_hosts
 from dispatcher.cli.options.option_defaults import typed, untyped
+from dispatcher.cli.options.spelling import current
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import (
     ConflictingOptions,
@@ -105,15 +106,10 @@ def _one(
     job: RunOptions, words: Sequence[str], check: Check
 ) -> tuple[PartLine, tuple[str, ...] | None]:
     """The first program of ``words``, and the words after its ``:``; None: there are none."""
-    from dispatcher.cli.options.spelling import filled, respelled
-
-    command = _command()
     shown = f"dispatch ... {BETWEEN}"
     try:
-        told = respelled(command, words)
-        args = filled(command, told)
-        context = command.make_context(
-            shown, list(args), parent=click.get_current_context(), obj=tuple(told)
+        context = _command().make_context(
+            shown, list(words), parent=click.get_current_context(), obj=tuple(words)
         )
     except click.NoSuchOption as error:
         raise _not_its_own(error) from None
@@ -147,11 +143,8 @@ def _command() -> click.Command:
         parameter = known[name].parameter(name)
         parameter.envvar = None  # it is for the job
         parameters.append(parameter)
-    settings = {
-        "allow_interspersed_args": False,
-        "token_normalize_func": lambda word: word.replace("_", "-"),
-    }
-    return click.Command("run", params=parameters, add_help_option=False, context_settings=settings)
+    settings = {"allow_interspersed_args": False, "token_normalize_func": current}
+    return Command("run", params=parameters, add_help_option=False, context_settings=settings)
 
 
 def _not_its_own(error: click.NoSuchOption) -> DispatchError:

@@ -30,7 +30,7 @@ from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.help import PURPOSES
 from dispatcher.cli.options.declaration import Options, argument
-from dispatcher.cli.options.spelling import filled
+from dispatcher.cli.options.spelling import bare_of
 from dispatcher.model.paths import regular
 
 #: signs that a shell would interpret: a name with one, which a folder's file may have, is not
@@ -72,7 +72,11 @@ class _Shell(ShellComplete):
             ]  # fmt: skip
         name = args[0] if args and args[0] in COMMANDS else ""
         self.cli = load(name or "run")
-        found = super().get_completions(filled(self.cli, args[bool(name) :]), incomplete)
+        args, bare = args[bool(name) :], bare_of(self.cli)
+        last = args[-1].replace("_", "-") if args else ""
+        if last in bare:  # the next word is no value of it
+            args[-1] = f"{last}={bare[last]}"
+        found = super().get_completions(args, incomplete)
         found = [one for one in found if not _LIVE.search(one.value.removeprefix(incomplete))]
         option, equals, _ = incomplete.partition("=")
         if equals and option.startswith("--"):

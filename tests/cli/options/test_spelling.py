@@ -14,7 +14,8 @@ from dispatcher import cli
 from dispatcher.cli.entry import load
 from dispatcher.cli.help import page, sections
 from dispatcher.cli.options.removed import REMOVED
-from dispatcher.cli.options.spelling import filled, respelled
+
+from ..conftest import Parsed
 
 #: words -> exit code, standard output, standard error
 Dispatch = Callable[..., "tuple[int, str, str]"]
@@ -42,30 +43,38 @@ def dispatch(
 
 
 @cases(
-    ("name", "words", "wanted"),
+    ("name", "line", "wanted"),
     [
-        ("run", ["-np", "4", "--fanout_tree", "a.py", "-np", "5"],
-         ["--np", "4", "--fanout-tree", "a.py", "-np", "5"]),
-        ("run", ["-x", "-np", "a.py"], ["-x", "-np", "a.py"]),  # the value of an option
-        ("run", ["-H", "n1", "--", "-np"], ["-H", "n1", "--", "-np"]),
-        ("exec", ["-np", "22", "true"], ["-np", "22", "true"]),  # -n and -p 22
-        ("exec", ["-wdir", "true"], ["-wdir", "true"]),  # a host
-        ("run", ["-wdira", "-n16", "a.py", "-ppn"], ["-wdira", "-n16", "a.py", "-ppn"]),
+        ("run", "-np 4 --fanout_tree a.py -np 5",
+         {"np": 4, "fanout_tree": "auto", "words": ("a.py", "-np", "5")}),
+        ("run", "-np=4 --machinefile f a.py", {"np": 4, "hostfile": ("f",), "words": ("a.py",)}),
+        ("run", "-x -np a.py", {"exports": ("-np",), "np": None, "words": ("a.py",)}),
+        ("run", "-H n1 -- -np", {"hostfile": ("n1",), "words": ("-np",)}),
+        ("exec", "-np 22 true", {"no_stdin": True, "ssh_port": 22, "words": ("true",)}),
+        ("exec", "-wdir true", {"lists": ("dir",), "words": ("true",)}),
+        ("exec", "--sudo true", {"sudo": "root", "words": ("true",)}),
+        ("exec", "--sudo=me true --sudo", {"sudo": "me", "words": ("true", "--sudo")}),
+        ("run", "-wdira -n16 a.py -ppn", {"lists": ("dira",), "np": 16, "words": ("a.py", "-ppn")}),
+        ("run", "-x --alive train.py --alive 3 --tree",
+         {"exports": ("--alive",), "words": ("train.py", "--alive", "3", "--tree")}),
+        ("exec", "-w n1 -- --alive 3", {"lists": ("n1",), "words": ("--alive", "3")}),
+        ("exec", "-w --alive echo --alive -w",
+         {"lists": ("--alive",), "words": ("echo", "--alive", "-w")}),
+        ("dsx", "-w n1 -bc a -g x", {"copy": True, "group": ("x",), "words": ("a",)}),
+        ("dsx", "-w n1 --rcopy a -g x", {"rcopy": True, "group": ("x",), "words": ("a",)}),
+        ("dsx", "-w n1 a -c", {"copy": False, "words": ("a", "-c")}),
+        ("dsx", "-w -c a -g x", {"lists": ("-c",), "copy": False, "words": ("a", "-g", "x")}),
     ],
 )  # fmt: skip
-def test_mpirun_s_own_spelling(name: str, words: list[str], wanted: list[str]) -> None:
-    assert respelled(load(name), words) == wanted
+def test_what_a_line_says(parsed: Parsed, name: str, line: str, wanted: dict[str, object]) -> None:
+    options = parsed(name, *line.split())
+    assert {field: getattr(options, field) for field in wanted} == wanted
 
 
-def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    for name, words in (
-        ("run", ["-x", "--alive", "train.py", "--alive", "3", "--tree"]),
-        ("exec", ["-w", "n1", "--", "--alive", "3"]),
-        ("exec", ["-w", "--alive", "echo", "--alive", "-w"]),
-    ):
-        assert respelled(load(name), words) == words
-        assert filled(load(name), words)[-3:] == words[-3:]
-    assert capsys.readouterr().err == ""
+def test_words_of_mpirun_are_no_short_options(parsed: Parsed) -> None:
+    with pytest.raises(click.NoSuchOption) as caught:
+        parsed("run", "-w", "n1", "-ppn", "2", "a.py")
+    assert caught.value.option_name == "-ppn"
 
 
 #: the name that an option had in version 0.1 -> in a command that has it by its name of today
