@@ -27,17 +27,17 @@ PURPOSES: dict[str, dict[str, str]] = {
     "Look at jobs": {
         "jobs": "List your jobs, running and recently ended.",
         "attach": "Show the output of a job in the background as it comes.",
-        "logs": "Show what the ranks of a job have written so far.",
+        "logs": "Show the output of a job's ranks so far.",
         "top": "Show CPU, memory, GPU and last line of every rank.",
-        "stacks": "Show where in its program each rank is.",
-        "debug": "Look into a running rank with pdb.",
+        "stacks": "Show each rank's position in its program.",
+        "debug": "Debug a running rank with pdb.",
         "report": "Draw a run as one HTML page that can be sent to others.",
     },
     "End jobs": {
         "restart": "End the ranks of a job, and start them again with new code.",
         "stop": "End a job gently and wait until it has ended.",
         "kill": "Kill all processes of a job, even if its launcher is gone.",
-        "sweep": "Find what runs have left on hosts, and remove it.",
+        "sweep": "Find leftovers of runs on hosts, and remove them.",
     },
     "Run commands on hosts": {
         "exec": "Run a command once on every host.",
@@ -47,16 +47,16 @@ PURPOSES: dict[str, dict[str, str]] = {
         "fold": "Show equal lines of many hosts or ranks once.",
     },
     "Copy files": {
-        "put": "Copy files from here to every host.",
+        "put": "Copy files from this machine to every host.",
         "get": "Copy files from every host to this machine.",
     },
     "Hosts and their health": {
-        "check": "Say which hosts are fit for a job, which are not, and why.",
+        "check": "Check which hosts can run a job, and why others cannot.",
         "hosts": "Print, count, combine or shorten lists of hosts.",
     },
     "Settings and messages": {
         "config": "Show the defaults that dispatch.toml sets.",
-        "completion": "Print what lets the Tab key complete dispatch's words.",
+        "completion": "Print a script with which the Tab key completes commands.",
         "explain": "Explain a message and what to do about it.",
     },
 }

@@ -270,20 +270,20 @@ def test_a_page_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
         == """\
 Usage: dispatch logs [OPTIONS] [JOB]
 
-  Show what the ranks of a job have written so far, one
-  rank after the other.
+  Show the output of a job's ranks so far, one rank after
+  the other.
 
 Examples:
   # all ranks
   dispatch logs latest | less
   # one rank, without labels
   dispatch logs k3f9x2 --rank 0
-  # all so far, then all that follows
+  # all output, then new output
   dispatch logs -f
 
 Options:
   -f, --follow  Go on with new output, until the job ends.
-  --rank N      Show rank N alone, without labels.
+  --rank N      Show only rank N, without labels.
 
 All options: dispatch logs --help"""
     )

@@ -157,7 +157,7 @@ HEAD = """\
         (
             lambda: reference.manual_of("put"),
             r"dispatch\-put",
-            "copy files from here to every host",
+            "copy files from this machine to every host",
         ),
     ],
 )

@@ -13,12 +13,12 @@ class ReadingOptions(Options, section="Checks"):
         help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
     )
     speed: bool = option(
-        help="Also let the GPUs work, with --full: matrix products, copies, an all-reduce in each "
+        help="Also measure the GPUs, with --full: matrix products, copies, an all-reduce in each "
         "host, compared with their peers."
     )
     python: str | None = option(
         metavar="PATH",
-        help="Check with this Python, the one of the ranks.",
+        help="Check with this Python, which the ranks will use.",
         usual="as for dispatch run",
     )
     chdir: str | None = preset(
@@ -31,7 +31,7 @@ class ReadingOptions(Options, section="Checks"):
         most=65535,
         metavar="PORT",
         help="Check whether this port can be reached on host 0.",
-        usual="any free one",
+        usual="any free port",
     )
     check_timeout: float | None = preset(
         metavar="SECONDS",
@@ -40,12 +40,12 @@ class ReadingOptions(Options, section="Checks"):
     )
     xid_table: str | None = preset(
         metavar="FILE",
-        help="Judge the driver's Xid messages by FILE, with --full. Its lines are NUMBER and "
+        help="Rate the driver's Xid messages by FILE, with --full. Its lines are NUMBER and "
         "critical, warn or ignore.",
     )
     site_checks: str | None = option(
         metavar="DIR",
-        help="Run the executables in DIR of each host too, with --full. Each prints a line of "
+        help="Also run the executables in DIR of each host, with --full. Each prints a line of "
         "JSON.",
     )
 
@@ -62,22 +62,24 @@ class PairOptions(Options, section="Pairs of hosts"):
     )
     slow: float | None = preset(
         metavar="SHARE",
-        help="Call a pair slow that reaches less than this share of the usual rate. If given, it "
-        "also replaces the known rates of GPUs within a host.",
+        help="Call a pair slow if it reaches less than this share of the usual rate. If given, "
+        "it also replaces the known rates of GPUs within a host.",
         usual="0.5",
     )
     svg: str | None = option(metavar="FILE", help="Draw the pairs as a heat map in FILE.")
 
 
 class NcclOptions(Options, section="NCCL"):
-    nccl: bool = preset(help="Say what NCCL will use on every host, and which settings to give it.")
+    nccl: bool = preset(
+        help="Show the network that NCCL will use on every host, and the settings to give it."
+    )
     apply: str | None = option(
         metavar="FILE", help="Write the settings to FILE, for --env-file of dispatch run."
     )
 
 
 class FindingOptions(Options, section="Output"):
-    verbose: bool = preset("-v", help="Also show checks that are fine on all hosts.")
+    verbose: bool = preset("-v", help="Also show checks that pass on all hosts.")
     as_json: bool = json_option("the result")
     connect_timeout: float = preset(
         "-t",
@@ -93,14 +95,14 @@ class FindingOptions(Options, section="Output"):
 class CheckOptions(
     WhereOptions, ReadingOptions, PairOptions, NcclOptions, FindingOptions, LoginOptions
 ):
-    """Look at all hosts at once and say which are fit for a job, which are not, and why.
+    """Check all hosts at once: which can run a job, which cannot, and why.
 
-    With SCRIPT it is looked for on every host. dispatch run does by itself what costs nothing, and
-    all of this with --check full.
+    With SCRIPT it also checks that every host has the script. dispatch run makes the quick checks
+    by itself, and all of these with --check full.
     """
 
     examples = (
-        ("dispatch check -H hostfile train.py", "a quick look, which costs nothing"),
+        ("dispatch check -H hostfile train.py", "quick checks, and the script"),
         ("dispatch check -H hostfile --full --json", "GPUs, kernel log, InfiniBand; for a program"),
         ("dispatch check -H hostfile --pairs --svg map.svg", "find slow links and slow hosts"),
         ("dispatch check -H hostfile --nccl --apply nccl.env", "settings for --env-file nccl.env"),
@@ -110,9 +112,8 @@ class CheckOptions(
         "backend", "svg", "nccl", "apply", "verbose", "as_json", "user",
     )  # fmt: skip
     epilog = """
-    Exit code: 0 if all hosts are fit, even with warnings. 1: a host is not, or could not be read;
-    2: the command line is wrong, and no host was touched; 125: a host was not reached; 130:
-    Ctrl-C.
+    Exit code: 0 if all hosts pass, even with warnings. 1: a host fails, or could not be read; 2:
+    the command line is wrong, and no host was touched; 125: a host was not reached; 130: Ctrl-C.
     """
 
     words: tuple[str, ...] = argument(metavar="[SCRIPT]")

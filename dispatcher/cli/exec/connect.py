@@ -36,7 +36,7 @@ class KeptOptions(KeepOptions, section="Connections"):
     listing: bool = preset("--list", help="List the hosts that are connected.")
     as_json: bool = json_option("that list, or the result of each host")
     closing: bool = option(
-        "--close", help="Close all connections, or only those to the hosts of -H and -w."
+        "--close", help="Close all connections, or only the connections to the hosts of -H and -w."
     )
     verbose: bool = verbose_option()
 
@@ -44,14 +44,14 @@ class KeptOptions(KeepOptions, section="Connections"):
 class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
     """Connect to all hosts, and keep the connections for the next commands.
 
-    One process of yours in the background keeps them, and ends when they are closed. It keeps no
-    password: you are asked for that here. Keys with a passphrase must be in an SSH agent.
+    Your own background process keeps them, and ends when they are closed. It keeps no password:
+    dispatch asks for it on this terminal. Keys with a passphrase must be in an SSH agent.
     """
 
     examples = (
-        ("dispatch connect -H hostfile", "commands are quick until ten idle minutes have passed"),
+        ("dispatch connect -H hostfile", "later commands are quick, until ten idle minutes"),
         ("dispatch connect --list", "the hosts that are connected"),
-        ("dispatch connect --close -w n07", "one host less; without -w: all"),
+        ("dispatch connect --close -w n07", "close one; without -w: all"),
     )
     brief = ("hostfile", "lists", "excluded", "keep", "listing", "closing", "connect_timeout",
              "fanout", "user")  # fmt: skip

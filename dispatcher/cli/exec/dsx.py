@@ -37,7 +37,7 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     The shell /bin/sh of the hosts reads all words of COMMAND, as with pdsh, clush and ssh. (With
     dispatch exec no shell reads several words.)
 
-    Letters mean the same as in pdsh and clush. All other options are those of dispatch exec.
+    Letters mean the same as in pdsh and clush. dsx also has all options of dispatch exec.
     """
 
     examples = (
@@ -65,20 +65,27 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         metavar="NAME[,NAME]...",
         help="Leave the hosts of these groups out: -x @NAME. May be repeated.",
     )
-    pick: int | None = preset(metavar="N", help="Take N of the hosts, by chance.", usual="all")
+    pick: int | None = preset(metavar="N", help="Take N of the hosts, at random.", usual="all")
     worker: Literal["ssh"] = preset(
-        "-R", "--worker", default="ssh", section="Connections", help="Reach hosts by ssh, as ever."
+        "-R",
+        "--worker",
+        default="ssh",
+        section="Connections",
+        help="Reach hosts by ssh, as always.",
     )
     color: Literal["auto", "never"] = preset(
         default="auto", section="Output", help="Show no colours (never)."
     )
     quiet: bool = preset(section="Output", help="Show no progress on a terminal.")
     needless: bool = preset(
-        "-r", "--progress", section="Output", help="Copy folders whole, show progress: as ever."
+        "-r",
+        "--progress",
+        section="Output",
+        help="Copy folders whole, show progress. dispatch always does both.",
     )
     version: bool = preset("-V", section="Other", help="Show the version and exit.")
     dry_run: bool = preset(
-        "-q", "--dry-run", section="Other", help="Show what would be done where, and contact none."
+        "-q", "--dry-run", section="Other", help="Show the plan, and contact no host."
     )
     fanout: int | None = preset(
         metavar="N", section="Limits", help="Connect to at most N hosts at once.", usual="64"
@@ -88,30 +95,30 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         metavar="N|P%[,...]",
         section="Limits",
         help="Run on at most N hosts at once, or P% of them, as -f of pdsh and clush does. With "
-        "1,10%,50% they go in batches: one host, then a tenth of all, then half of them at a time; "
-        "a batch begins when the one before is done, unless all hosts of that failed. (-f of "
-        "dispatch exec limits connecting alone.)",
+        "1,10%,50% it makes batches: one host, then a tenth of all, then half of them at a time; "
+        "a batch begins when the previous batch is done, unless all hosts of that batch failed. "
+        "(-f of dispatch exec only limits connecting.)",
         usual="all hosts",
         type=Share(several=True),
     )
     ask_pass: bool = option(
         section="Connections",
-        help="Ask at the terminal for a password, once for all hosts, and for what hosts ask "
-        "besides, such as one-time codes.",
+        help="Ask on the terminal for one password for all hosts, and show their other "
+        "questions, such as one-time codes.",
     )
     copy: bool = option(
         "-c",
         section="Files",
-        help="Copy the files that the words name to every host: dispatch put.",
+        help="Copy the named files to every host: dispatch put.",
     )
     rcopy: bool = option(
         section="Files",
-        help="Copy the files that the words name from every host, to DIR/HOST/ here: dispatch get.",
+        help="Copy the named files from every host to DIR/HOST/ on this machine: dispatch get.",
     )
     dest: str | None = option(
         section="Files",
         metavar="PATH",
-        help="Where they are copied to, with --copy or --rcopy.",
+        help="Copy to PATH, with --copy or --rcopy.",
         usual="the folder of each file",
     )
 

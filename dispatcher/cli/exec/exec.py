@@ -18,37 +18,36 @@ from dispatcher.cli.options.host_options import (
 
 
 class CommandOptions(Options, section="Command"):
-    shell: str | None = option(
-        metavar="TEXT", help="Run TEXT with /bin/sh, whatever it holds, instead of COMMAND."
-    )
+    shell: str | None = option(metavar="TEXT", help="Run TEXT with /bin/sh, instead of COMMAND.")
     script: str | None = option(
         metavar="FILE",
         help="Send the script FILE to the hosts, run it with the words that follow as its "
-        "arguments, and remove it there, however it ends. Its first line names its interpreter: "
-        "/bin/sh if it does not begin with #!.",
+        "arguments, and remove it in any case. Its first line names its interpreter; without #! "
+        "that is /bin/sh.",
     )
     plain: bool = option(
-        help="Send the command line as you typed it and nothing else, as ssh does: for logins that "
-        "allow only some commands, or read standard input. A command that is ended early may run "
-        "on there."
+        help="Send the command line as you typed it and nothing else, as ssh does: for logins "
+        "that allow only some commands, or read standard input. A command that is ended early "
+        "may run on."
     )
     stdin: bool = preset("-I", help="Give every command a copy of standard input.")
-    no_stdin: bool = preset("-n", help="Leave standard input alone, as is the default.")
-    pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")
+    no_stdin: bool = preset("-n", help="Do not read standard input. This is the default.")
+    pty: bool = option(help="Give the command a terminal; for a single host, your own.")
 
 
 class GatherOptions(Options, section="Output"):
     no_label: bool = preset(
-        "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
+        "-N",
+        help="Show lines without the names of hosts. A pipe or a file gets the bytes unchanged.",
     )
     gather: bool = preset("-b", help="Show equal output once, below all hosts that gave it.")
     gather_all: bool = preset("-B", help="As -b, and standard error as well.")
     line_mode: bool = preset(
         "-L",
-        help="Show output when all is there, in the order of hosts, a name in every line; "
-        "with -b equal output once.",
+        help="Show all output at the end, in the order of hosts, with a name in every line; with "
+        "-b equal output once.",
     )
-    diff: bool = preset(help="Show how the output differs from that of most hosts.")
+    diff: bool = preset(help="Show the differences from the output of most hosts.")
     as_json: bool = json_option("the result of each host", ", an object a line")
     timestamps: bool = preset("-T", help="Begin lines with the time at which they arrived.")
     output_dir: str | None = option(
@@ -68,8 +67,8 @@ class GatherOptions(Options, section="Output"):
     percent: bool = preset(
         "-P",
         section="Command",
-        help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
-        "user of -l or user@, else by yours, as pdsh does; %% is a percent sign.",
+        help="Replace %h in COMMAND with the host's name, %n with its number, from 0, and %u "
+        "with its user name, as pdsh does; %% is a percent sign.",
     )
     max_code: bool = preset(
         "-S", section="Results", help="Exit with the largest exit code of all hosts."
@@ -82,13 +81,13 @@ class ResultOptions(Options, section="Results"):
     )
     failed_to: str | None = option(
         metavar="FILE",
-        help="Write the hosts that failed or were not started to FILE, as a hostfile. It is right "
-        "at any time, even if dispatch is killed.",
+        help="Write the hosts that failed or were not started to FILE, as a hostfile. It is up "
+        "to date even if dispatch is killed.",
     )
     retry_failed: str | None = option(
         metavar="FILE",
-        help="Run only on the hosts in FILE, and leave there those that fail again or are not "
-        "started: a rolling execution goes on where it stopped.",
+        help="Run only on the hosts in FILE, and leave in it the hosts that fail again or are "
+        "not started: a rolling execution goes on where it stopped.",
     )
 
 
@@ -106,8 +105,8 @@ class ExecOptions(
 ):
     """Run COMMAND once on every host, and show its lines with the hosts' names.
 
-    One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
-    ssh. Several words are a program and its arguments, which get there unchanged.
+    One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the host's /bin/sh, as for ssh.
+    Several words are a program and its arguments, which reach the host unchanged.
 
     The hosts need no Python. Ctrl-C, a time limit or the end of dispatch end the command on all
     hosts.

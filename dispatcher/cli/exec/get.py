@@ -27,14 +27,14 @@ from dispatcher.transfer.get_files import Fetching, Group
 class GetOptions(CopyOptions, section="Files"):
     """Copy files and folders REMOTE from every host to DIR/HOST/ on this machine.
 
-    A ~ at the start is the home folder on the host. Unless a file has just that name, *, ? and
-    [...] match names as in a shell, though no shell reads them; a match keeps its path from the
-    first of them on: '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. No host can write
-    outside its folder. A file whose size and time are the same here is not fetched, and
-    an interrupted copy goes on where it stopped.
+    A ~ at the start is the home folder on the host. *, ? and [...] match names as in a shell,
+    unless a file has exactly that name; a match keeps its path from the first wildcard on:
+    '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. No host can write outside its folder. A
+    file with the same size and time is not fetched again, and an interrupted copy goes on where it
+    stopped.
 
     {host} in a name becomes the host's name, and {rank} each rank of the host in turn, by
-    the slots in the hostfile. A DIR with one of them is the whole name of the folder.
+    the slots in the hostfile. If DIR has one of them, it is the whole name of the folder.
     """
 
     examples = (

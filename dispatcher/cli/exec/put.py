@@ -50,10 +50,10 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
     """Copy files and folders SOURCE from this machine to DEST on every host.
 
     DEST is a folder if it ends in /, if there is such a folder, or if there are several SOURCEs. A
-    quoted ~ at its start is your home folder on the host. A file gets its name when all of it has
-    arrived and its SHA-256 was compared; modes and times are kept. A file whose size and time are
-    the same there is not sent, nor one of which only the time differs. An interrupted copy goes on
-    where it stopped; its unfinished files are removed after a week.
+    quoted ~ at its start is your home folder on the host. A file gets its name when it is complete
+    and its SHA-256 was compared; it keeps its mode and time. dispatch does not send a file that
+    has the same size and time on the host, or the same contents. An interrupted copy goes on where
+    it stopped; its unfinished files are removed after a week.
 
     {host} in a name becomes the host's name, and {rank} each rank of the host in turn, by
     the slots in the hostfile: in SOURCE for one file each, in DEST for each rank's own place.
@@ -76,8 +76,7 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
         "--fanout-tree",
         metavar="[=K]",
         bare="",
-        help="Send the files from here to K hosts only, 8 if you give no number, which pass them "
-        "on to the others.",
+        help="Send the files from here to K hosts only, or 8, which pass them on to the others.",
         usual="only for 64 hosts and 8 GiB or more",
     )
     verbose: bool = verbose_option()

@@ -56,8 +56,8 @@ class FileOptions(Options, section="Files"):
         "-W",
         "--no-resume",
         "--whole-file",
-        help="Send files whole: read no file there that will be replaced or was begun before, "
-        "and keep nothing of an interrupted copy for a later one.",
+        help="Send files whole: do not read the host's old or unfinished file, and keep nothing "
+        "of an interrupted copy.",
     )
 
 
@@ -69,7 +69,7 @@ class CopyOptions(
     sudo: str | None = option(
         metavar="[=USER]",
         bare="root",
-        help="Read and write the files there with sudo as USER, or as root. You are asked for one "
+        help="Read and write the host's files with sudo as USER, or as root. You type one "
         "password, for all hosts.",
     )
     as_json: bool = json_option("the result of each host", ", an object a line")

@@ -3,14 +3,14 @@
 Lines at the prompt::
 
     uptime -p         a command for the hosts, as shell text
-    cd /tmp           where the next commands begin;  cd  as at the start
+    cd /tmp           the folder of the next commands;  cd  as at the start
     !!                the last command again
     !ls               a command of this machine
     +n05  -n07        more hosts, fewer hosts
-    @gpu  =n[1-4]     only these hosts;  =all those of the start
-    ?                 which hosts these are, and these lines
-    :gather :no-gather    how output is shown
-    quit              or Ctrl-D
+    @gpu  =n[1-4]     only these hosts;  =all the hosts of the start
+    ?                 the present hosts, and these lines
+    :gather :no-gather    equal output once, or lines as they come
+    quit              the end, like Ctrl-D
 
 Every line runs its own fan-out command, over connections that the shell keeps. So the state of one
 is gone with it, except for the folder: a host is asked once where a cd leads, and each
@@ -69,7 +69,7 @@ class PromptOptions(GatherOptions, section="Output"):
     output_dir: str | None = None
     error_dir: str | None = None
     no_gather: bool = preset(
-        help="Show lines as they come, as -N and -T do.",
+        help="Show lines as they come, like -N and -T.",
         usual="equal output once, when the command has ended",
     )
 
@@ -85,25 +85,25 @@ class ShellOptions(
 ):
     """Run commands on all hosts, one after the other, as you type them.
 
-    The first command connects to the hosts, and the connections stay for the next. The exit code
-    is that of the last command.
+    The first command connects to the hosts, and the next commands use its connections. The exit
+    code is the last command's.
 
     \b
     At the prompt:
       uptime            a command for the hosts, as shell text; Ctrl-C ends it
-      cd /tmp           where commands begin from now on
+      cd /tmp           the folder of the next commands
       !!                the last command again
       !ls               a command of this machine
       +n05  -n07        more hosts, fewer hosts
-      @gpu  =n[1-4]     only these hosts;  =all  all those of the start
-      ?                 the hosts of now, and these lines
+      @gpu  =n[1-4]     only these hosts;  =all  the hosts of the start
+      ?                 the present hosts, and these lines
       :no-gather  :gather    show lines as they come, or equal output once
-      quit              the end; Ctrl-D too
+      quit              the end, like Ctrl-D
     """
 
     examples = (
         ("dispatch shell -H hostfile", "all hosts of the file"),
-        ("dispatch shell -w @gpu --sudo", "as root; you are asked for one password"),
+        ("dispatch shell -w @gpu --sudo", "as root; asks for one password"),
         ("echo uptime | dispatch shell -w 'n[1-4]'", "commands from a file or a pipe"),
     )
     brief = (

@@ -55,14 +55,14 @@ class AttachOptions(LineOptions, section="Output"):
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
     need not name it. The exit code is the job's.
 
-    Ctrl-C detaches, with exit code 130. It never ends the job, nor does closing this terminal, and
-    up to 16 may be attached at once. A terminal that pauses does not hold the job back: attach
-    counts the output that it misses, and the files have it.
+    Ctrl-C detaches, with exit code 130. The job goes on, also if you close this terminal. Up to 16
+    terminals may attach. A paused terminal does not delay the job: attach counts the output that
+    it misses, and the files have it.
     """
 
     examples = (
         ("dispatch attach", "the only job that runs"),
-        ("dispatch attach latest --from-start --fold", "all it has written, equal lines once"),
+        ("dispatch attach latest --from-start --fold", "its whole output, equal lines once"),
         ("dispatch attach k3f9x2 --only-ranks 0 --label host", "one rank of the job k3f9x2"),
     )
 
@@ -70,7 +70,7 @@ class AttachOptions(LineOptions, section="Output"):
     from_start: bool = preset(help="Begin with the earlier output of the ranks.")
     quiet: bool = preset("-q", help="Show no output, only notes and the verdict.")
     stop_on_interrupt: bool = option(
-        help="Let Ctrl-C end the job, as dispatch stop does. A second one kills it, a third one "
+        help="Let Ctrl-C end the job, as dispatch stop does. A second Ctrl-C kills it, a third "
         "detaches."
     )
 
@@ -133,12 +133,12 @@ def _ended(watch: Watch, from_start: bool) -> int:
 class StopOptions(Options):
     """End a job, wait until it has ended, and show the verdict.
 
-    Its ranks get SIGTERM (or the run's --stop-signal), then time to end by themselves (--grace of
-    the run), then SIGKILL.
+    Its ranks get SIGTERM (or the run's --stop-signal), then time to end by themselves (the run's
+    --grace), then SIGKILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. It may be one that a program has started, or named, one in another terminal.
-    After Ctrl-C it does not wait any longer; the job still ends.
+    need not name it. It may also be a program's job or, if you name it, a job in another terminal.
+    After Ctrl-C dispatch stop does not wait any longer; the job still ends.
     """
 
     examples = (
@@ -153,8 +153,8 @@ class StopOptions(Options):
     now: bool = option(help="Kill the ranks at once, as a second Ctrl-C does.")
     signal: str | None = preset(
         metavar="SIGNAL",
-        help="Send this signal first. Ranks that go on in spite of it get SIGTERM after --grace.",
-        usual="that of the run's --stop-signal, else TERM",
+        help="Send this signal first. Ranks that still run after --grace get SIGTERM.",
+        usual="the run's --stop-signal, else TERM",
     )
     dry_run: bool = dry_run_option()
 
@@ -201,7 +201,7 @@ GOES_ON = (registry.RUNNING, registry.ELSEWHERE)
 
 
 class LogsOptions(Options):
-    """Show what the ranks of a job have written so far, one rank after the other.
+    """Show the output of a job's ranks so far, one rank after the other.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job is known you
     need not name it. Lines of a job with --log-merge come in the order in which they were written.
@@ -210,12 +210,12 @@ class LogsOptions(Options):
     examples = (
         ("dispatch logs latest | less", "all ranks"),
         ("dispatch logs k3f9x2 --rank 0", "one rank, without labels"),
-        ("dispatch logs -f", "all so far, then all that follows"),
+        ("dispatch logs -f", "all output, then new output"),
     )
 
     job: str | None = argument()
     follow: bool = preset("-f", help="Go on with new output, until the job ends.")
-    rank: str | None = preset(metavar="N", help="Show rank N alone, without labels.")
+    rank: str | None = preset(metavar="N", help="Show only rank N, without labels.")
 
 
 def logs(options: LogsOptions) -> int:

@@ -22,26 +22,26 @@ from dispatcher.model.paths import RunPaths
 
 
 class DebugOptions(Options):
-    """Look into a running rank with pdb, on this terminal.
+    """Debug a running rank with pdb, on this terminal.
 
     JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
     the background or in another terminal, you need not name it.
 
-    The rank stops where it is and goes on when you type c or q, or hang up. A rank that has come to
-    breakpoint() waits for this command. It must run Python that dispatch has started, and be
-    between two lines of it: one that is stuck in C is shown by dispatch stacks. The other ranks
-    run on, and wait for this one in their next collective; --hang-timeout counts that.
+    The rank stops where it is and goes on when you type c or q, or close the terminal. A rank that
+    calls breakpoint() waits for this command. The rank must run Python that dispatch has started,
+    and be between two of its lines: for a rank that is stuck in C use dispatch stacks. The other
+    ranks run on, and wait for this one in their next collective; --hang-timeout counts that.
 
     It opens no port: it uses your terminal, SSH and a socket in a folder that is yours alone.
     """
 
     examples = (
         ("dispatch debug", "rank 0 of the only job that runs"),
-        ("dispatch debug k3f9x2 --rank 3", "rank 3 of another"),
+        ("dispatch debug k3f9x2 --rank 3", "rank 3 of the job k3f9x2"),
     )
 
     job: str | None = argument()
-    rank: str = preset(default="0", metavar="N", help="Look into rank N.")
+    rank: str = preset(default="0", metavar="N", help="Debug rank N.")
     dry_run: bool = dry_run_option()
 
 

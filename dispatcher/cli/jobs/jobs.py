@@ -26,21 +26,19 @@ RECENT = 7 * 86400
 class JobsOptions(Options):
     """List your jobs on this machine, running and recently ended, the newest last.
 
-    STATE is the job's state: connecting, starting, running, stopping (its ranks are being
-    ended), restarting (they will start again soon), paused (its launcher is, by Ctrl-Z), or
-    ended. A job is dead if its launcher was killed: it has no verdict. dispatch kill ends what it
-    may have left on its hosts; then it has ended, with exit code 125.
+    STATE is the job's state: connecting, starting, running, stopping (its ranks are ending),
+    restarting (they will start again soon), paused (its launcher, by Ctrl-Z), or ended. A job is
+    dead if its launcher was killed: it has no verdict. dispatch kill ends its leftover processes;
+    then it counts as ended, with exit code 125.
     """
 
     examples = (
         ("dispatch jobs", "jobs in the background and of programs, of the last 7 days"),
-        ("dispatch jobs -a", "all that are on record"),
+        ("dispatch jobs -a", "all jobs on record"),
         ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
     )
 
-    everything: bool = option(
-        "-a", "--all", help="List runs of the foreground too, and older ones."
-    )
+    everything: bool = option("-a", "--all", help="Also list foreground runs and older runs.")
     as_json: bool = json_option("the list")
 
 

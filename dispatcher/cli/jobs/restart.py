@@ -30,16 +30,15 @@ class RestartOptions(Options):
     the background or in another terminal, you need not name it.
 
     The ranks get the same signals as from dispatch stop (--stop-signal and --grace of the run).
-    They start again on the hosts and connections that are there, as many as before; with --sync of
-    the run the working folder is sent again. To run a new command, put it after --: a script and
-    its arguments if the ranks ran one. That is a further attempt of the job, which --max-restarts
-    does not count.
+    As many ranks start again on the present hosts and connections; if the run had --sync, dispatch
+    sends the working folder again. A new command goes after --: a script and its arguments if the
+    ranks ran a script. It is one more attempt of the job, which --max-restarts does not count.
     """
 
     examples = (
         ("dispatch restart", "the only running job, after fixing its script"),
         ("dispatch restart k3f9x2 -- train.py --lr 1e-4", "with other arguments"),
-        ("dispatch restart latest -x NCCL_DEBUG=INFO", "with a variable more"),
+        ("dispatch restart latest -x NCCL_DEBUG=INFO", "with one more variable"),
     )
     epilog = (
         "Exit code: 0 when the ranks start again, 125 if they do not, 130 after Ctrl-C, which "
@@ -52,7 +51,7 @@ class RestartOptions(Options):
         "-x",
         "--export",
         metavar="NAME[=VALUE]",
-        help="Give the ranks this variable, beside those of the run. May be repeated.",
+        help="Give the ranks this variable, beside the run's variables. May be repeated.",
     )
     dry_run: bool = dry_run_option()
 

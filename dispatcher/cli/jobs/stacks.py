@@ -96,14 +96,14 @@ SLACK = 10.0
 
 
 class StacksOptions(Options):
-    """Show where in its program each rank of a job is, ranks in the same place together.
+    """Show each rank's position in its program, ranks at the same place together.
 
     JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
     the background or in another terminal, you need not name it.
 
-    All hosts look at once: with py-spy where it is installed, else by the stack that a Python rank
-    of a job with --hang-timeout writes itself, else in /proc. Nothing is ended. The whole stacks
-    are written to a file beside the job's logs.
+    It asks all hosts at once, and ends nothing. The source is py-spy if it is installed, else the
+    stack that a Python rank of a job with --hang-timeout writes, else /proc. The whole stacks go
+    to a file beside the job's logs.
     """
 
     examples = (

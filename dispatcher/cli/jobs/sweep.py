@@ -78,14 +78,14 @@ def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]
 class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
     """List leftovers of your runs on the hosts, if their launcher is gone.
 
-    Processes are found by the run id in their environment, never by a name, and an agent's private
-    folder in /tmp by the run id in its name. Only your own are checked. Leftovers of a run that was
-    started on another machine are listed, but killed only if you give its RUN_ID.
+    It finds processes by the run id in their environment, never by a name, and an agent's private
+    folder in /tmp by the run id in its name. It checks only your own. It lists leftovers of a run
+    that another machine started, but kills them only if you give its RUN_ID.
     """
 
     examples = (
         ("dispatch sweep -H hostfile", "list, and touch nothing"),
-        ("dispatch sweep -w 'n[01-16]' --kill", "end it and remove it"),
+        ("dispatch sweep -w 'n[01-16]' --kill", "kill and remove them"),
         ("dispatch sweep 20260131-142501-k3f9x2 -H hostfile --kill", "leftovers of one run"),
     )
 
@@ -143,22 +143,22 @@ def sweep(options: SweepOptions) -> int:
 
 
 class KillOptions(Options):
-    """Kill every process of a job on all its hosts, and its launcher if that stays.
+    """Kill every process of a job on all its hosts, and its launcher if it does not end.
 
-    It works for a job whose launcher was killed, and removes what the agents left in /tmp.
-    Processes are found by the job's run id in their environment, never by a name, and only your
-    own are touched. dispatch stop is gentler.
+    It also works if the launcher was killed, and removes the agents' leftovers in /tmp. It finds
+    processes by the job's run id in their environment, never by a name, and touches only your own.
+    dispatch stop is gentler.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest.
     """
 
     examples = (
         ("dispatch kill k3f9x2", "the job whose id has this part"),
-        ("dispatch kill --all", "all that run here, and dead ones"),
+        ("dispatch kill --all", "all jobs of this machine, running or dead"),
     )
 
     job: str | None = argument()
-    everything: bool = option("--all", help="Kill all jobs that run here, and dead ones.")
+    everything: bool = option("--all", help="Kill all jobs of this machine, running or dead.")
     as_json: bool = json_option("the killed processes")
     dry_run: bool = dry_run_option()
 

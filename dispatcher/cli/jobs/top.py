@@ -31,7 +31,7 @@ class TopOptions(Options):
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
     need not name it. The key q or Ctrl-C leaves the table; the job goes on, and its hosts go on
-    measuring. Where standard output is not a terminal the table is printed once.
+    measuring. If standard output is not a terminal, it prints the table once.
     """
 
     examples = (

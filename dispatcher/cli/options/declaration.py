@@ -302,7 +302,7 @@ def dry_run_option() -> Any:
     return preset(
         "--dry-run",
         section=Option.section,
-        help="Show what would be done on which hosts, and contact none.",
+        help="Show the plan, and contact no host.",
     )
 
 

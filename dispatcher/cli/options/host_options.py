@@ -53,15 +53,15 @@ class HostOptions(Options, section="Hosts"):
         envvar="DISPATCH_HOSTFILE",
         help="Take the hosts from FILE. It may be a hostfile of any launcher or a list of hosts, "
         "and - is standard input. May be repeated. The variable DISPATCH_HOSTFILE names one.",
-        usual="those of the batch job that you are in",
+        usual="the batch job's hosts",
     )
     lists: tuple[str, ...] = preset(
         "-w",
         "--hosts",
         metavar="LIST|^FILE|-",
-        help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5', or those of a "
-        "hostfile, or of standard input. May be repeated. As with pdsh, -HOST in a list leaves a "
-        "host out, and /REGEX/ those that it does not match.",
+        help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'; ^FILE is a "
+        "hostfile, - is standard input. May be repeated. As with pdsh, -HOST in a list leaves a "
+        "host out, and /REGEX/ keeps only the hosts that match.",
     )
 
 
@@ -81,10 +81,13 @@ class LoginOptions(Options, section="Connections"):
     """How a host is reached."""
 
     user: str | None = preset(
-        "-l", metavar="NAME", help="Log in as NAME on hosts that come without a user name."
+        "-l", metavar="NAME", help="Log in as NAME on hosts without a user name."
     )
     ssh_port: int | None = preset(
-        "-p", most=65535, metavar="PORT", help="Log in at this port on hosts that come without one."
+        "-p",
+        most=65535,
+        metavar="PORT",
+        help="Log in at this port on hosts without a port.",
     )
     ssh_config: str | None = option(
         "-F",
@@ -101,18 +104,18 @@ class LoginOptions(Options, section="Connections"):
     )
     rsh: str | None = option(
         metavar="COMMAND",
-        help="Reach hosts with a command of your own, such as 'kubectl exec -i {host} --' or "
-        "'ssh -J gate {host}'.",
+        help="Reach hosts with your own command, such as 'kubectl exec -i {host} --' or 'ssh -J "
+        "gate {host}'.",
     )
     host_keys: Literal["strict", "accept-new"] | None = option(
         help="Refuse hosts whose key is not in known_hosts (strict), or add their keys to it "
         "(accept-new).",
-        usual="as ssh_config says, else strict",
+        usual="as in ssh_config, else strict",
     )
     ask_pass: bool = option(
         "-k",
-        help="Ask at the terminal for a password, once for all hosts, and for what hosts ask "
-        "besides, such as one-time codes.",
+        help="Ask on the terminal for one password for all hosts, and show their other "
+        "questions, such as one-time codes.",
     )
     dry_run: bool = dry_run_option()
 
@@ -136,8 +139,8 @@ class TreeOptions(Options, section="Connections"):
         metavar="[=K]",
         bare="auto",
         help="Reach hosts through other hosts: each connects to at most K more by its own ssh. "
-        "Without K the tree has two levels; fewer than 32 hosts, which are reached sooner without "
-        "one, are then all reached from here.",
+        "Without K the tree has two levels, and fewer than 32 hosts need no tree: dispatch "
+        "connects to all of them itself, which is faster.",
     )
 
 
@@ -163,13 +166,13 @@ class LimitOptions(Options, section="Limits"):
     )
     grace: float | None = preset(
         metavar="SECONDS",
-        help="Wait SECONDS after one signal before the next, harder one.",
+        help="Wait SECONDS after a signal before the next, harder signal.",
         usual="5",
     )
     server_alive_interval: float | None = preset(
         metavar="SECONDS",
-        help="Ask a host that was silent for SECONDS whether it is alive; after three questions "
-        "without an answer it is lost. 0: never ask.",
+        help="Test a host that was silent for SECONDS; after three tests without an answer it is "
+        "lost. 0: never.",
         usual="ServerAliveInterval of ssh_config, else 15",
     )
     fanout: int | None = preset(
@@ -178,9 +181,9 @@ class LimitOptions(Options, section="Limits"):
     serial: str | None = preset(
         metavar="N|P%[,...]",
         help="Run on at most N hosts at once, or P% of them: a rolling execution. With 1,10%,50% "
-        "they go in batches: one host, then a tenth of all, then half of them at a time. A batch "
-        "begins when the one before is done, unless all hosts of that failed (with --max-fail, "
-        "only the batches before the last number are looked at for that).",
+        "it makes batches: one host, then a tenth of all, then half of them at a time. A batch "
+        "begins when the previous batch is done, unless all hosts of that batch failed (with "
+        "--max-fail, this rule is only for batches before the last number).",
         usual="all hosts",
         type=Share(several=True),
     )
@@ -205,11 +208,10 @@ class SudoOptions(Options, section="Command"):
     sudo: str | None = option(
         metavar="[=USER]",
         bare="root",
-        help="Run the command with sudo as USER, or as root. You are asked for one password, for "
-        "all hosts.",
+        help="Run the command with sudo as USER, or as root. You type one password, for all hosts.",
     )
     ask_sudo_password: bool = option(
-        help="Ask for the password of sudo at the start, not when a host wants it."
+        help="Ask for sudo's password at the start, not when the first host needs it."
     )
 
 
@@ -218,9 +220,9 @@ class VariableOptions(Options, section="Command"):
 
     env: tuple[str, ...] = option(
         metavar="NAME[=VALUE]",
-        help="Give the command this variable, without VALUE as it is here. May be repeated. No "
-        "sshd needs to accept it, and no list of processes shows it. (-x leaves hosts out; in "
-        "dispatch run it is -x that exports.)",
+        help="Give the command this variable; without VALUE, its local value. May be repeated. "
+        "It needs no AcceptEnv, and ps does not show it. (-x leaves hosts out; in dispatch run "
+        "-x exports.)",
     )
 
 
@@ -248,18 +250,18 @@ class SendOptions(Options, section="Files"):
 
     owner: str | None = option(
         metavar="USER[:GROUP]",
-        help="Give what is sent to USER and GROUP, as chown does; :GROUP changes the group alone.",
-        usual="who writes them there",
+        help="Give the sent files to USER and GROUP, as chown does; :GROUP changes only the group.",
+        usual="the user that writes them",
     )
     mode: str | None = option(
         metavar="MODE",
         help="Give files this mode, such as 640. Folders get the same, with x wherever it has r.",
-        usual="the mode that they have here",
+        usual="their local mode",
     )
     ignore: tuple[str, ...] = preset(
         metavar="PATTERN",
-        help="Leave out what PATTERN names, as a line of a .gitignore in DEST would. May be "
-        "repeated; the last that matches decides.",
+        help="Leave out files that match PATTERN, as a line of a .gitignore in DEST would. May "
+        "be repeated; the last match decides.",
     )
 
 

@@ -27,8 +27,8 @@ METRICS_EVERY, LEAST_EVERY = 5.0, 0.2
 class LineOptions(Options, section="Output"):
     label: Literal["rank", "host", "none"] = preset(
         default="rank",
-        help="Begin lines with [rank], with [host:local rank], or with no label at all. Without, "
-        "bytes go unchanged to a pipe or a file.",
+        help="Begin lines with [rank], with [host:local rank], or with no label. Without labels "
+        "a pipe or a file gets the bytes unchanged.",
     )
     timestamps: bool = preset(help="Begin lines with the time at which they arrived.")
     only_ranks: str | None = preset(
@@ -81,7 +81,7 @@ class MonitoringOptions(Options, section="Monitoring"):
     )
     metrics: str | None = option(
         metavar="PATH",
-        help="Keep a file for Prometheus that says what each rank does. unix:PATH: answer at a "
+        help="Keep a file for Prometheus with the state of each rank. unix:PATH answers at a "
         "socket instead.",
     )
 
@@ -103,7 +103,7 @@ class LogOptions(Options, section="Log files"):
     log_overflow: Literal["block", "drop"] = preset(
         default="block",
         help="When the disk is slow, let the ranks wait (block), or leave output out and mark "
-        "where (drop).",
+        "the place (drop).",
     )
 
 

@@ -22,8 +22,8 @@ class FilterOptions(Options, section="Hosts"):
     )
     nnodes: str | None = preset(
         metavar="N|MIN:MAX",
-        help="Use only the first N hosts. MIN:MAX, as for torchrun: the first MAX, or all if "
-        "fewer, and go on with MIN of them (--min-nodes).",
+        help="Use only the first N hosts. MIN:MAX, as for torchrun: use the first MAX, or all if "
+        "fewer, and go on while MIN are left (--min-nodes).",
         usual="all",
     )
     spares: int | None = preset(
@@ -36,22 +36,22 @@ class FilterOptions(Options, section="Hosts"):
 class ProgramOptions(Options, section="Program"):
     app: str | None = option(
         metavar="FILE",
-        help="Take several programs from FILE, a line each, which run side by side in one world. "
-        "On the command line put a lone : between them, as for mpirun: --np 1 a.py : --np 7 "
-        "b.py. Each may have its own --np, --nproc-per-node, -w, -H, -x, --env-file, --chdir, "
-        "--python, -m and --no-python before it; options for all go before --app, or before an "
-        "extra leading :. After -- a : is an argument.",
+        help="Start the programs in FILE, one a line, in one world. On the command line put a : "
+        "between programs, as for mpirun: --np 1 a.py : --np 7 b.py. Each program may have its "
+        "own --np, --nproc-per-node, -w, -H, -x, --env-file, --chdir, --python, -m and "
+        "--no-python before it; options for all come before --app, or before an extra leading :. "
+        "After -- a : is an argument.",
     )
     module: bool = preset("-m", help="PROGRAM is a Python module, as with python -m.")
     no_python: bool = preset(
         help="Run PROGRAM as it is, without Python.",
-        usual="so for a file here, no .py, whose first line (#!) names no Python",
+        usual="only for a local file, not a .py, whose first line (#!) names another program",
     )
     python: str | None = option(
         metavar="PATH",
         help="Run the ranks with this Python.",
-        usual="that of the active environment, else dispatch's own, or python3 where that is "
-        "pipx's or uv's",
+        usual="the active environment's; else dispatch's own, or python3 if pipx or uv installed "
+        "dispatch",
     )
     local_rank_arg: str | None = option(
         metavar="NAME",
@@ -61,9 +61,9 @@ class ProgramOptions(Options, section="Program"):
     sync: str | None = preset(
         metavar="[=DIR]",
         bare=".",
-        help="Send this folder to the same path on every host before the start, or to DIR and run "
-        "there. Only differences are sent; files that .gitignore and .dispatchignore leave out are "
-        "not, and nothing is removed there.",
+        help="Send this folder to the same path on every host before the start, or to DIR and "
+        "run there. It sends only differences, without files that .gitignore and .dispatchignore "
+        "leave out, and removes nothing on the hosts.",
         usual="nothing is sent",
     )
     stdin: str = preset(
@@ -76,8 +76,8 @@ class ProgramOptions(Options, section="Program"):
         "dispatch", "torchrun", "accelerate", "deepspeed", "lightning", "llamafactory-cli"
     ] = option(
         default="dispatch",
-        help="Start PROGRAM by a framework's launcher, once on each host. Its options for hosts, "
-        "ranks and rendezvous are filled in; put its other options before PROGRAM, after --.",
+        help="Start PROGRAM by a framework's launcher, once on each host. Put its options before "
+        "PROGRAM, after --; dispatch sets those for hosts, ranks and rendezvous.",
     )
 
 
@@ -95,23 +95,23 @@ class RankOptions(Options, section="Ranks"):
     )
     map_by: Literal["slot", "node", "numa", "socket", "core", "gpu", "ppr:N:WHAT"] = preset(
         default="slot",
-        help="Fill one host after the other (slot), or place ranks round-robin over hosts (node). "
-        "numa, socket, core, gpu: as slot, and deal the ranks of a host to these in turn; "
-        "ppr:N:node, ppr:N:numa and so on: N ranks on each. They are bound there, unless --bind-to "
-        "is set.",
+        help="Fill one host after the other (slot), or place ranks round-robin over hosts "
+        "(node). numa, socket, core, gpu: as slot, and deal the ranks of a host to these in "
+        "turn; ppr:N:node, ppr:N:numa and so on: N ranks on each. Ranks are bound to it, unless "
+        "--bind-to is set.",
     )
     rank_by: Literal["slot", "node"] | None = preset(
-        help="Number the ranks along the slots of a host (slot), or one a host in turn (node).",
+        help="Number the ranks host by host (slot), or round-robin over the hosts (node).",
         usual="as --map-by places them",
     )
     oversubscribe: bool = preset(help="Allow more ranks than slots.")
     bind_to: Literal["auto", "none", "core", "socket", "numa", "gpu"] = preset(
         default="auto",
-        help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
-        "ranks without a GPU to a NUMA node each in blocks; socket: to the socket around that; "
-        "core: to its own cores, an equal share of these; none: to no CPUs; auto: as --map-by "
-        "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
-        "that the login, batch system or container allows are used. -v shows the outcome.",
+        help="Bind each rank to CPUs. gpu: its GPU's NUMA node; numa: the same, and for ranks "
+        "without a GPU a NUMA node each, in blocks; socket: the socket of that node; core: its "
+        "own equal share of the cores; none: no binding; auto: as --map-by deals them, else as "
+        "gpu, except ranks with GPUs at several NUMA nodes. It uses only CPUs that the login, "
+        "batch system or container allows. -v shows the result.",
     )
     rankfile: str | None = preset(
         metavar="FILE",
@@ -119,17 +119,17 @@ class RankOptions(Options, section="Ranks"):
         "rank 0 on host n1 (+n0 is the first of the hosts) and binds it to cores 1 and 2 of "
         "socket 0; slot=1-2 counts the host's cores, slot=p4-7 is its CPUs 4 to 7, and without "
         "slot= --bind-to decides.",
-        usual="as --map-by says",
+        usual="as --map-by sets",
     )
     report_bindings: bool = preset(help="Show for each host which ranks run on which CPUs.")
     mem_bind: Literal["none", "local"] = preset(
         default="none",
-        help="Take memory of bound ranks only from their NUMA nodes (local), or from others too "
-        "where these are full (none).",
+        help="Take memory of bound ranks only from their NUMA nodes (local), or also from others "
+        "when these are full (none).",
     )
     near_hca: bool = preset(
-        help="Set NCCL_IB_HCA of each rank to the RDMA devices nearest to its GPU. By itself NCCL "
-        "finds its way among all."
+        help="Set NCCL_IB_HCA of each rank to the RDMA devices nearest to its GPU. Without this, "
+        "NCCL chooses among all devices."
     )
 
 
@@ -145,19 +145,20 @@ class EnvironmentOptions(Options, section="Environment"):
         "--env-file",
         metavar="FILE",
         help="Give the ranks the variables of FILE, lines of NAME=VALUE. May be repeated. "
-        ".deepspeed_env of ~ and of this folder, or the one that DS_ENV_FILE names, is read first.",
+        ".deepspeed_env of ~ and of this folder, or the file that DS_ENV_FILE names, is read "
+        "first.",
     )
     devices: Literal["auto", "node", "rank", "none"] = preset(
         default="auto",
-        help="Set CUDA_VISIBLE_DEVICES of the ranks. auto: to the devices already chosen on the "
-        "host, else to those of all its slots; node: to those of all its slots, whatever was "
-        "chosen; rank: to one of the chosen for each rank; none: leave it alone.",
+        help="Set CUDA_VISIBLE_DEVICES of the ranks. auto: the devices already chosen on the "
+        "host, else the devices of all its slots; node: the devices of all its slots, whatever "
+        "was chosen; rank: one of the chosen devices for each rank; none: do not change it.",
     )
     omp: str = preset(
         default="auto",
         metavar="N|auto|keep",
-        help="Set OMP_NUM_THREADS of the ranks to N, to cores per local rank (auto), or leave it "
-        "alone (keep).",
+        help="Set OMP_NUM_THREADS of the ranks to N, to cores per local rank (auto), or do not "
+        "change it (keep).",
     )
     master_addr: str | None = option(
         metavar="ADDRESS",
@@ -168,7 +169,7 @@ class EnvironmentOptions(Options, section="Environment"):
         most=65535,
         metavar="PORT",
         help="Set MASTER_PORT of the ranks.",
-        usual="one that is free on host 0",
+        usual="a free port of host 0",
     )
     iface: str | None = preset(
         metavar="NAME",
@@ -183,14 +184,13 @@ class MpiOptions(Options, section="MPI"):
         "Open MPI (auto), by PMI-1 only (pmi1), or not at all (none).",
     )
     pmi_port: bool = preset(
-        help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor. For MPI behind a "
-        "wrapper that closes descriptors, as Python's subprocess does; other users can connect to "
-        "it."
+        help="Serve MPI at a port of 127.0.0.1, not at an inherited descriptor, for wrappers "
+        "that close descriptors, as Python's subprocess does. Other users can connect to it."
     )
     mpi_stall_warning: float | None = preset(
         metavar="SECONDS",
         positive=True,
-        help="Name the ranks that others have been waiting for in MPI for SECONDS.",
+        help="Name the ranks for which others have waited in MPI for SECONDS.",
         usual="30",
     )
 
@@ -198,11 +198,9 @@ class MpiOptions(Options, section="MPI"):
 class ReachOptions(LoginOptions, KeepOptions, section="Connections"):
     """Connections to hosts; the short names mean something else in a run."""
 
-    user: str | None = preset(
-        metavar="NAME", help="Log in as NAME on hosts that have no user name in the list."
-    )
+    user: str | None = preset(metavar="NAME", help="Log in as NAME on hosts without a user name.")
     ssh_port: int | None = preset(
-        most=65535, metavar="PORT", help="Log in at this port on hosts that have none in the list."
+        most=65535, metavar="PORT", help="Log in at this port on hosts without a port."
     )
     fanout: int | None = preset(metavar="N", help="Connect to at most N hosts at once.", usual="64")
 
@@ -211,7 +209,7 @@ class AgentOptions(TreeOptions, section="Connections"):
     agent_python: str | None = option(
         metavar="PATH",
         help="Run dispatch's agent on the hosts with this Python.",
-        usual="the first python3 there of 3.8 or later that works",
+        usual="the host's first working python3 of 3.8 or later",
     )
     connect_timeout: float | None = preset(
         metavar="SECONDS",
@@ -231,14 +229,14 @@ class PreflightOptions(Options, section="Checks before the start"):
     check: Literal["quick", "full", "none"] = preset(
         default="quick",
         help="Check the hosts before the ranks start. quick: checks that cost nothing (folder, "
-        "program, script and interface are there, hosts are distinct, host 0 can be reached); "
-        "full: all that dispatch check --full checks; none: nothing.",
+        "program, script and interface exist, hosts are distinct, host 0 can be reached); full: "
+        "all checks of dispatch check --full; none: no checks.",
     )
     allow_different_code: bool = preset(
-        help="Start although a script, or a Python package beside it, is not the same on all hosts."
+        help="Start even if the script, or a Python package beside it, differs between hosts."
     )
     exclude_unhealthy: bool = preset(
-        help="Do all of dispatch check first, and run without the hosts that are not fit."
+        help="Make all checks of dispatch check first, and leave out the hosts that fail."
     )
     check_timeout: float | None = preset(
         metavar="SECONDS", help="End that check after SECONDS.", usual="20; 60 if full"
@@ -248,18 +246,19 @@ class PreflightOptions(Options, section="Checks before the start"):
 class FailureOptions(Options, section="Failures"):
     grace: float | None = preset(
         metavar="SECONDS",
-        help="Wait SECONDS between TERM and KILL when ranks are ended.",
+        help="Wait SECONDS between TERM and KILL when dispatch ends ranks.",
         usual="10",
     )
     stop_signal: str | None = preset(
         metavar="SIGNAL",
-        help="Send the ranks this signal first when they are ended, then, after --grace, TERM.",
+        help="To end ranks, send them this signal first, and TERM after --grace.",
         usual="TERM; INT for Ctrl-C",
     )
     signal_to: Literal["rank", "all"] | None = preset(
-        help="Send the first signal, and those passed on, to each rank's own process or to all of "
-        "its processes. With rank, its workers live until it has saved its work.",
-        usual="rank where that is Python, else all",
+        help="Send the first signal, and signals that dispatch passes on, to each rank's own "
+        "process (rank) or to all of its processes (all). With rank, its workers live until it "
+        "has saved its work.",
+        usual="rank if it is Python, else all",
     )
     time_limit: str | None = preset(
         metavar="TIME",
@@ -270,16 +269,15 @@ class FailureOptions(Options, section="Failures"):
     warning: str | None = preset(
         "--signal",
         metavar="SIGNAL[@SECONDS]",
-        help="Send all ranks SIGNAL as many SECONDS before the time limit, as Slurm's --signal "
-        "does.",
+        help="Send all ranks SIGNAL, SECONDS before the time limit, as Slurm's --signal does.",
         usual="none; 60 seconds",
     )
     heartbeat: float | None = preset(
         metavar="SECONDS",
         positive=True,
-        help="Have every host send a heartbeat every SECONDS; all hosts together give 400 a second "
-        "at most. A host whose network answers nothing for three heartbeats "
-        "(--max-missed-heartbeats) is lost; give more where the network is often away.",
+        help="Let every host send a heartbeat every SECONDS, at most 400 a second in all. A host "
+        "that does not answer for three heartbeats (--max-missed-heartbeats) is lost; give more "
+        "if the network is often down.",
         usual="5",
     )
     max_missed_heartbeats: int | None = preset(
@@ -293,9 +291,9 @@ class FailureOptions(Options, section="Failures"):
     )
     hang_timeout: float | None = preset(
         metavar="SECONDS",
-        help="End the job when it hangs for SECONDS. That is when no rank writes, computes or uses "
-        "its GPU; with --progress-line or --progress-file, when there is no progress. You are "
-        "shown where each rank was.",
+        help="End the job after it hangs for SECONDS, and show each rank's position. It hangs if "
+        "no rank writes, computes or uses its GPU; with --progress-line or --progress-file, if "
+        "there is no progress.",
         usual="never",
     )
 
@@ -314,7 +312,7 @@ class RestartOptions(Options, section="Restarts"):
     restart_delay: float | None = preset(
         metavar="SECONDS",
         help="Wait SECONDS before the second restart in a row, and twice as long before each "
-        "further one.",
+        "later restart.",
         usual="1",
     )
     max_host_failures: int | None = preset(
@@ -322,8 +320,8 @@ class RestartOptions(Options, section="Restarts"):
     )
     progress_line: str | None = preset(
         metavar="REGEX",
-        help="Measure progress by a line that matches REGEX. After 3 attempts without one the run "
-        "ends.",
+        help="Measure progress by a line that matches REGEX. After 3 attempts without such a "
+        "line the run ends.",
     )
     progress_file: str | None = preset(
         metavar="PATH",
@@ -370,7 +368,7 @@ class RunOptions(
         "exports", "max_restarts", "hang_timeout", "log_dir", "detach", "dry_run",
     )  # fmt: skip
     epilog = """
-    Exit code: 0 if every rank exited with 0, else that of the first rank that failed (128+N if
+    Exit code: 0 if every rank exited with 0, else the exit code of the first failed rank (128+N if
     signal N ended it). 2: the command line is wrong, and no host was touched; 124: a time limit;
     125: a host or dispatch itself failed; 126, 127: the program cannot be run, or was not found;
     130: Ctrl-C.
@@ -382,9 +380,9 @@ class RunOptions(
     )
     trace: str | None = option(
         metavar="FILE",
-        help="Write to FILE, at the end, where the time went: ui.perfetto.dev draws it.",
+        help="Write the times of all phases to FILE at the end, for ui.perfetto.dev.",
     )
-    dry_run: bool = preset(help="Print what would run where, and touch no host.")
+    dry_run: bool = preset(help="Print the plan, and touch no host.")
     as_json: bool = preset(
         "--json", help="Print the plan as JSON, with --dry-run. Secrets are hidden."
     )

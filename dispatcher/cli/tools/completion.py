@@ -152,10 +152,10 @@ def script(shell: str) -> str:
 
 
 class CompletionOptions(Options):
-    """Print a script to load in a shell, so that the Tab key completes dispatch's words.
+    """Print a script to load in a shell, so that the Tab key completes dispatch's commands.
 
-    Commands, options and their values are completed, and names of hosts, groups, jobs and files.
-    For zsh, ~/.zfunc has to be in fpath: fpath+=~/.zfunc before compinit in ~/.zshrc.
+    It completes commands, options and their values, and names of hosts, groups, jobs and files.
+    For zsh, ~/.zfunc must be in fpath: fpath+=~/.zfunc before compinit in ~/.zshrc.
     """
 
     examples = (

@@ -34,10 +34,10 @@ class Default(Document):
 
 
 class ConfigOptions(Options):
-    """Show the defaults of COMMAND that dispatch.toml sets, and where each comes from.
+    """Show the defaults of COMMAND that dispatch.toml sets, and the source of each.
 
-    COMMAND is run if you name none. The files are ~/.config/dispatch/dispatch.toml, then
-    ./dispatch.toml; with DISPATCH_CONFIG=FILE it is that one instead. Names are long options:
+    Without COMMAND it is dispatch run. The files are ~/.config/dispatch/dispatch.toml, then
+    ./dispatch.toml; DISPATCH_CONFIG=FILE is read instead of both. Names are long options:
 
     \b
       [all]                      # every command that has such an option
@@ -48,9 +48,9 @@ class ConfigOptions(Options):
       [profile.night.run]        # with --profile night, or DISPATCH_PROFILE=night
       log-dir = "/data/logs"
 
-    The command line wins, then variables DISPATCH_*, then profiles, then the other tables. Hosts on
-    the command line are the only ones; hosts that a file excludes stay out. ./dispatch.toml may not
-    choose what runs, whom to trust, or where to write.
+    The command line wins, then variables DISPATCH_*, then profiles, then the other tables. Hosts
+    on the command line replace the files' hosts; hosts that a file excludes stay out.
+    ./dispatch.toml may not set programs, trusted keys, or files to write.
     """
 
     examples = (
@@ -66,7 +66,7 @@ class ConfigOptions(Options):
         envvar="DISPATCH_PROFILE",
         help="Take the defaults of this name in dispatch.toml.",
     )
-    everything: bool = option("-a", "--all", help="Show built-in defaults, too.")
+    everything: bool = option("-a", "--all", help="Also show built-in defaults.")
     as_json: bool = json_option("the list")
 
 

@@ -22,8 +22,8 @@ class ExplainOptions(Options):
     """Explain a message of dispatch and what to do about it.
 
     CODE is in brackets at the end of the message, and message_code in JSON. You may also give the
-    whole message, in quotes, or the words for a host that could not be used. Without CODE all
-    messages are listed.
+    whole message, in quotes, or the words for a host that could not be used. Without CODE it lists
+    all messages.
     """
 
     examples = (

@@ -35,7 +35,7 @@ _RULE = b"-" * 15
 
 
 class FoldOptions(Options):
-    """Show equal lines of labelled output once, with all the labels that have them.
+    """Show equal lines of labelled output once, with all their labels.
 
     It reads standard input: the output of dispatch, pdsh, clush or another launcher, with a label
     such as n1: or [3] before each line. Times of --timestamps before the labels are left out.
@@ -44,13 +44,13 @@ class FoldOptions(Options):
     examples = (
         ("pdsh -w 'n[1-8]' uname -r | dispatch fold", "n[1-8]: and the line, once"),
         ("dispatch -H hostfile train.py | dispatch fold --numbers", "while the job runs"),
-        ("dispatch fold --gather < saved.txt", "hosts whose whole output is equal together"),
+        ("dispatch fold --gather < saved.txt", "hosts with equal output together"),
     )
 
     whole: bool = preset("-b", "--gather", help="Compare whole outputs instead of lines.")
-    numbers: bool = preset("-n", help="Take lines for equal that differ only in numbers.")
+    numbers: bool = preset("-n", help="Treat lines that differ only in numbers as equal.")
     window: float | None = preset(
-        metavar="SECONDS", help="Let a line wait SECONDS for equal ones.", usual=f"{WINDOW:g}"
+        metavar="SECONDS", help="Let a line wait SECONDS for equal lines.", usual=f"{WINDOW:g}"
     )
 
 

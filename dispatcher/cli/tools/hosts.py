@@ -23,8 +23,8 @@ class NamedHost(Document):
 class HostsOptions(WhereOptions, section="Output"):
     """Print the hosts of LISTs, -H and -w, each once, in the order in which you wrote them.
 
-    Lists may hold ranges n[01-16/2] and @groups. From left to right, a comma adds hosts, ! takes
-    them away, & keeps those that are in both, and ^ those that are in one alone.
+    Lists may hold ranges n[01-16/2] and @groups. From left to right, a comma adds hosts, ! removes
+    them, & keeps the hosts of both lists, and ^ the hosts of only one.
     """
 
     examples = (
@@ -41,7 +41,7 @@ class HostsOptions(WhereOptions, section="Output"):
         "--intersect",
         section="Hosts",
         metavar="LIST",
-        help="Print only hosts that are in LIST too. May be repeated.",
+        help="Print only hosts that are also in LIST. May be repeated.",
     )
     fold_them: bool = preset("-f", "--fold", help="Print one short text: n[1-3].")
     count: bool = preset("-c", help="Print how many hosts there are.")

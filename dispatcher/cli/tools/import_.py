@@ -15,7 +15,7 @@ from dispatcher.plan.compat import is_known, translate
 class ImportOptions(Options):
     """Print the dispatch command that does the same as another launcher's command.
 
-    Nothing is run. The command goes to standard output, and the translation of each option to
+    It runs nothing. The command goes to standard output, and the translation of each option to
     standard error. The command may be quoted as one word.
     """
 
@@ -25,10 +25,10 @@ class ImportOptions(Options):
         ("dispatch import -- mpirun -np 16 --hostfile hosts python train.py", "mpirun"),
         ("dispatch import -- accelerate launch --num_processes 16 train.py", "accelerate"),
     )
-    epilog = "Exit code: 0; 2 if an option is not known, or dispatch cannot do what it asks."
+    epilog = "Exit code: 0; 2 if an option is unknown, or dispatch has no equivalent."
 
     hostfile: str | None = preset(
-        "-H", metavar="FILE|LIST", help="Take these hosts where the command names none."
+        "-H", metavar="FILE|LIST", help="Take these hosts if the command names none."
     )
     words: tuple[str, ...] = argument(last=True, metavar="-- LAUNCHER [ARGS]...")
 

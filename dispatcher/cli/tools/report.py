@@ -40,7 +40,7 @@ class ReportOptions(Options):
     over time, the resources of its ranks (with --sample), its outliers, its command.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
-    the folder of such a run. If only one job is there you need not name it.
+    the folder of such a run. If there is only one job you need not name it.
 
     The page loads nothing and runs nothing. Values of variables and of arguments whose names
     suggest a secret are hidden; the ranks' output is not.
@@ -61,7 +61,8 @@ class ReportOptions(Options):
         "-o",
         metavar="FILE|-",
         help="Write the page to FILE.",
-        usual="report.html in the run's folder, or here if others may write there",
+        usual="report.html in the run's folder, or in this folder if other users can write to "
+        "the run's",
     )
     as_json: bool = json_option("the phases", ", and write a page only with -o")
 

@@ -135,7 +135,7 @@ class TestObey:
         assert one.obey("?")
         out = capsys.readouterr().out
         assert out.startswith("n[1-2] (2)\n    uptime -p ")
-        assert out.endswith("    quit              or Ctrl-D\n")
+        assert out.endswith("    quit              the end, like Ctrl-D\n")
 
     def test_the_prompt_and_what_completes_a_word(self, one: shell.Shell) -> None:
         assert one._prompt() == "n[1-2]> "
