@@ -228,8 +228,8 @@ def test_options_are_frozen_and_made_by_their_names() -> None:
     assert (options.gather, options.diff, options.transport) == (True, False, "auto")
     assert replace(options, gather=False) == ExecOptions() != options
     assert WhereOptions(lists=("n1",)) != HostOptions(lists=("n1",))
-    assert repr(options) == "ExecOptions(gather=True)"
-    with pytest.raises(AttributeError, match="frozen"):
+    assert "gather=True, gather_all=False" in repr(options)
+    with pytest.raises(AttributeError, match="cannot assign to field 'gather'"):
         options.gather = False  # type: ignore[misc]
-    with pytest.raises(TypeError, match="'gathre'"):
+    with pytest.raises(TypeError, match="ExecOptions: its fields are .*gather"):
         ExecOptions(gathre=True)  # type: ignore[call-arg]

@@ -20,19 +20,18 @@ first sentence of a help text must make sense alone: ``-h`` shows that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
 from dispatcher.cli.options.spelling import teach
+from dispatcher.model.frozen import Value
 
 if TYPE_CHECKING:
     from dataclasses import replace as replace
 
     from typing_extensions import dataclass_transform
-
-    from dispatcher.model.frozen import Value
 else:
 
     def dataclass_transform(**_: object) -> Any:
@@ -319,12 +318,8 @@ def argument(
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Options:
-    """Base of the classes: made by name, and fixed from then on.
-
-    A dataclass to mypy; at run time defaults are those of the class and nothing is generated, which
-    for a hundred options would be 3 ms of every start.
-    """
+class Options(Value):
+    """Base of the classes. A field with another value than a declaration is not an option."""
 
     #: the last paragraph of ``--help``
     epilog = ""
@@ -335,44 +330,25 @@ class Options:
     #: field -> the declaration in the class itself, None for a plain value
     _own: ClassVar[dict[str, Declared | None]] = {}
 
-    if not TYPE_CHECKING:
-
-        def __init__(self, **given: Any) -> None:
-            for name in given.keys() - names_of(type(self)):
-                raise TypeError(f"{type(self).__name__} has no option {name!r}")
-            self.__dict__.update(given)
-
     def __init_subclass__(cls, section: str | None = None) -> None:
-        """Take the fields of the body; the rest are defaults. section: of its options."""
+        """Take the fields of the body. section: of its options."""
         own: dict[str, Declared | None] = dict.fromkeys(cls.__annotations__)
         for name, note in cls.__annotations__.items():
-            one = vars(cls)[name]
+            one = vars(cls).get(name)
             if type(one) is Declared:
                 own[name] = one
                 one.note, one.section = note, one.section or section
                 usual = False if note == "bool" else () if note.startswith("tuple") else None
                 setattr(cls, name, usual if one.default is None else one.default)
         cls._own = own
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is frozen: {name!r}")
-
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in names_of(type(self)))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        given = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({given})"
+        names = (vars(base).get("_own", ()) for base in reversed(cls.__mro__))
+        cls._defaults = {name: getattr(cls, name, MISSING) for some in names for name in some}
+        cls._required = tuple(name for name, usual in cls._defaults.items() if usual is MISSING)
 
 
 def names_of(kind: type[Options]) -> dict[str, Any]:
     """Name -> default of all fields of ``kind``."""
-    own = (vars(cls).get("_own", ()) for cls in reversed(kind.__mro__))
-    return {name: getattr(kind, name) for names in own for name in names}
+    return kind._defaults
 
 
 def declared(kind: type[Options]) -> dict[str, Declared]:
@@ -393,10 +369,8 @@ def _declared(kind: type[Any]) -> dict[str, Declared | None]:
 
 def converted(options: Options, kind: type[Kind], **changes: Any) -> Kind:
     """A ``kind`` with the values of ``options`` that it knows, and ``changes``."""
-    known = names_of(kind)
-    return kind(
-        **{name: value for name, value in vars(options).items() if name in known}, **changes
-    )
+    same = declared(type(options)).keys() & names_of(kind).keys()
+    return kind(**{**{name: getattr(options, name) for name in same}, **changes})
 
 
 def carried(options: Options, kind: type[Value]) -> dict[str, Any]:
