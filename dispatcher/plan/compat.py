@@ -224,10 +224,10 @@ def _script_line(
     named, switch = local_rank or ("", "")
     usual = (
         (ranges, "--max-restarts", "3",
-         "hosts that come and go are no restarts for torchrun; here a lost one is"),
+         "a lost host counts as a restart for dispatch, not for torchrun"),
         (one_rank, "--nproc-per-node", "1", "torchrun's default; leave it out for a rank per GPU"),
         (named and switch not in _given(words, table), "--local-rank-arg", named,
-         f"{who} gives scripts {named}=N; leave it out if yours does not want it"),
+         f"{who} gives scripts {named}=N; leave it out if yours does not take it"),
     )  # fmt: skip
     added = [Reason((), (n, v), why) for wanted, n, v, why in usual if wanted and n not in options]
     options += [word for reason in added for word in reason.words]

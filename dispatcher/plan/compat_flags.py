@@ -164,7 +164,7 @@ def _mca(name: str, value: str) -> Sequence[str] | None:
         return ("-H", value)
     if name.startswith(_PLACING):
         hint = "--map-by, --rank-by, --bind-to or --oversubscribe of mpirun"
-        raise CannotTranslate("only mpirun itself obeys it", hint=hint)
+        raise CannotTranslate("only mpirun itself uses it", hint=hint)
     return ("-x", f"OMPI_MCA_{name}={value}")
 
 
@@ -187,13 +187,13 @@ _LIMIT = Flag(_checked("--time-limit", parse_seconds))
 _TIME = _checked("--time-limit", parse_time)
 _rank_by = _one_of("--rank-by", {"slot": "slot", "fill": "slot", "node": "node"})
 _ALL = "dispatch starts every node from one command"
-_RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
+_RENDEZVOUS = "dispatch tests an address of host 0 and keeps a free port on it"
 _LAUNCHER = "dispatch is the launcher"
 OURS = "dispatch sets it itself"
-_BATCH = "sbatch and salloc ask for it; dispatch takes what that job has"
-_THERE = "the hosts are there"
+_BATCH = "sbatch or salloc sets it; dispatch uses the job's hosts and GPUs"
+_THERE = "the hosts exist already"
 _SIGNALS = "INT, TERM, HUP, QUIT, USR1 and USR2 reach the ranks"
-TURNS = "a name is a slot; they are taken in turn"
+TURNS = "each name is one slot, in turn"
 #: MCA parameters, of Open MPI to 4.1 and of PRRTE, for where its launcher has ranks run
 _PLACING = ("rmaps_", "hwloc_base_binding_policy", "hwloc_default_binding_policy")
 #: mpirun's words for what ranks are dealt to, where ours are others
@@ -203,7 +203,7 @@ _TARGETS = {word: word for word in ("none", "core", "numa", "socket")}
 _TARGETS |= {"cpu": "core", "package": "socket", "board": "none", "machine": "none"}
 
 TORCHRUN = _by_name({
-    "--nnodes": Flag(nnodes, "a range is the least and the most number of hosts"),
+    "--nnodes": Flag(nnodes, "a range is the smallest and the largest number of hosts"),
     "--nproc-per-node": Flag(_checked("--nproc-per-node", parse_nproc)),
     "--node-rank --group-rank": Flag(gone, _ALL), "--signals-to-handle": Flag(gone, _SIGNALS),
     "--master-addr --rdzv-endpoint --rdzv-backend --rdzv-id --rdzv-conf --local-addr": Flag(
@@ -211,7 +211,7 @@ TORCHRUN = _by_name({
     "--master-port": Flag(_PORT), "--shutdown-timeout": Flag(_checked("--grace", parse_seconds)),
     "--standalone": Flag(_to("-H", "localhost"), "on this machine", 0),
     "--max-restarts": Flag(_count("--max-restarts", 0), "all ranks of all hosts start again"),
-    "--log-dir": Flag(_to("--log-dir"), "one file a rank of the world, of all hosts, here"),
+    "--log-dir": Flag(_to("--log-dir"), "one file for each rank of all hosts, on this machine"),
     "-r --redirects -t --tee": Flag(gone, "every line is shown; --log-dir keeps them all"),
     "--role --monitor-interval --start-method --event-log-handler": Flag(gone, _ALL),
     "--local-ranks-filter": Flag(gone, "see --only-ranks, which counts over all hosts"),
@@ -234,12 +234,12 @@ DEEPSPEED = _by_name({
     "--node-rank": Flag(gone, _ALL), "--launcher": Flag(gone, _LAUNCHER),
     "--launcher-args": Flag(_refuse("dispatch import -- deepspeed ... has them as options")),
     "--module": switch("-m"), "--no-python": switch("--no-python"),
-    "--no-local-rank": Flag(gone, "no --local_rank is added to the script's words", 0),
+    "--no-local-rank": Flag(gone, "no --local_rank is added to the script's arguments", 0),
     "--no-ssh --no-ssh-check --force-multi": Flag(gone, _ALL, 0),
     "--save-pid": Flag(gone, "dispatch jobs knows the job; dispatch kill ends it", 0),
     "--enable-each-rank-log": Flag(_to("--log-dir")), "-q --quiet": switch("--quiet"),
-    "--log-level": Flag(gone, "-v says more, -q less"),
-    "--bind-cores-to-rank": Flag(_to("--bind-to", "core"), "cores of its own, and threads", 0),
+    "--log-level": Flag(gone, "-v prints more, -q less"),
+    "--bind-cores-to-rank": Flag(_to("--bind-to", "core"), "its own cores, and threads", 0),
     "--bind-core-list": Flag(gone, "by taskset -c on the host; ranks stay inside"),
     "--venv-script": Flag(_refuse("--python /path/to/venv/bin/python")),
     "--autotuning": Flag(_refuse("run the tuner by deepspeed itself")),
@@ -248,9 +248,9 @@ DEEPSPEED = _by_name({
 
 #: what ``Accelerator()`` reads goes into the environment
 ACCELERATE = _by_name({
-    "--num-processes": Flag(_count("--np"), "the world's size, as there"),
+    "--num-processes": Flag(_count("--np"), "the number of all ranks, as with accelerate"),
     "--num-machines": Flag(nnodes), "--machine-rank": Flag(gone, _ALL),
-    "--main-process-ip": Flag(gone, "dispatch proves an address of host 0"),
+    "--main-process-ip": Flag(gone, "dispatch tests an address of host 0"),
     "--main-process-port": Flag(_PORT), "-t --tee": Flag(gone, "every line is shown"),
     "--multi-gpu --same-network": Flag(gone, "that is how dispatch runs", 0),
     "--rdzv-backend --rdzv-conf --monitor-interval --role": Flag(gone, _ALL),
@@ -277,30 +277,30 @@ ACCELERATE = _by_name({
 MPIRUN = _by_name({
     "-n -np --n --np -c": Flag(_count("--np")), "-genvlist -envlist": Flag(_variables),
     "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
-    "-H -host --host": Flag(_hosts, "a slot a name, unless a number says more"),
+    "-H -host --host": Flag(_hosts, "one slot for each name, or the given number"),
     "-hosts --hosts": Flag(_hydra_hosts, TURNS), "-x": Flag(export), "-timeout --timeout": _LIMIT,
     "-genv -env": Flag(lambda name, value: export(f"{name}={value}"), values=2),
     "-genvall -envall": Flag(gone, "exports are named one by one", 0), "-stdin --stdin -s": _STDIN,
     "-genvnone -envnone": Flag(gone, "only what dispatch sets and -x names", 0),
     "-npernode --npernode -N -ppn -perhost --ppn": Flag(_count("--nproc-per-node")),
     "-pernode --pernode": switch("--nproc-per-node", "1"), "-rank-by --rank-by": Flag(_rank_by),
-    "-map-by --map-by": Flag(_map_by, "bound there, too, unless --bind-to says otherwise"),
+    "-map-by --map-by": Flag(_map_by, "also bound to it, unless --bind-to is set"),
     "-bynode --bynode": switch("--map-by", "node"), "--forward-signals": Flag(gone, _SIGNALS),
     "-byslot --byslot": switch("--map-by", "slot"), "-q -quiet --quiet": switch("--quiet"),
     "-rf --rankfile -rankfile": Flag(_to("--rankfile"), "as many ranks as it has places for"),
     "--cpus-per-proc --cpus-per-rank -cpus-per-proc": Flag(_refuse("--bind-to core")),
-    "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
+    "-bind-to --bind-to": Flag(_bind_to, "core is an equal share of the cores, not one core"),
     "-report-bindings --report-bindings": switch("--report-bindings"),
     "-oversubscribe --oversubscribe": switch("--oversubscribe"),
     "-mca --mca --gmca -gmca --prtemca": Flag(_mca, "a variable for the library", 2),
-    "--allow-run-as-root -allow-run-as-root": Flag(gone, "nobody asks", 0),
+    "--allow-run-as-root -allow-run-as-root": Flag(gone, "never asks", 0),
     "-tag-output --tag-output -l -prepend-rank -nooversubscribe --nooversubscribe": Flag(
         gone, "as dispatch does", 0),
     "-timestamp-output --timestamp-output": switch("--timestamps"),
     "-output-filename --output-filename": Flag(_to("--log-dir")),
     "-output --output": Flag(_refuse("--log-dir DIR, --timestamps")),
     "-display-map --display-map": Flag(gone, "--dry-run shows where ranks will run", 0),
-    "-merge-stderr-to-stdout --merge-stderr-to-stdout": Flag(gone, "write 2>&1 behind it", 0),
+    "-merge-stderr-to-stdout --merge-stderr-to-stdout": Flag(gone, "write 2>&1 after it", 0),
     "-wdir --wdir -wd": Flag(_to("--chdir")), "-iface": Flag(_to("--iface")),
     "-launcher -bootstrap -rmk": Flag(gone, _LAUNCHER),
     "-launcher-exec -bootstrap-exec": Flag(_to("--rsh")),
@@ -315,7 +315,7 @@ SRUN = _by_name({
     "-w --nodelist": Flag(lambda v: ("-H" if "/" in v else "-w", v)),
     "-x --exclude": Flag(lambda v: ("--exclude", "@".join(one for one, _ in split_list(v)))),
     "-D --chdir": Flag(_to("--chdir")), "--signal": Flag(_to("--signal")),
-    "-t --time": Flag(lambda v: _TIME(f"{v}m" if v.isdigit() else v), "minutes there"),
+    "-t --time": Flag(lambda v: _TIME(f"{v}m" if v.isdigit() else v), "srun counts minutes"),
     "-c --cpus-per-task": Flag(lambda _: ("--bind-to", "core"), "an equal share of the cores"),
     "--cpu-bind": Flag(_one_of("--bind-to", {
         "none": "none", "no": "none", "cores": "core", "sockets": "socket", "ldoms": "numa"})),
@@ -332,7 +332,7 @@ SRUN = _by_name({
 })  # fmt: skip
 
 SKY = _by_name({
-    "-c --cluster -n --name": Flag(gone, _THERE), "-y --yes": Flag(gone, "nobody asks", 0),
+    "-c --cluster -n --name": Flag(gone, _THERE), "-y --yes": Flag(gone, "never asks", 0),
     "-d --detach-run": switch("--detach"), "--num-nodes": Flag(nnodes), "--env": Flag(export),
 })  # fmt: skip
 #: the keys of SkyPilot's tasks, and why they become what they do
