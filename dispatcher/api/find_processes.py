@@ -40,7 +40,7 @@ class Look(Value):
     interrupted: the exit code if a signal ended the look, else 0.
     """
 
-    found: Mapping[str, list[shell.Tagged]]
+    found: Mapping[str, list[shell.SweptProcess]]
     failures: list[str]
     interrupted: int = 0
 
@@ -75,7 +75,8 @@ def look_by(
         HANDLED if handled is None else handled
     )
     found = {
-        name: shell.parse(kept.block(node, STDOUT)) for node, name in enumerate(exec_plan.names)
+        name: shell.parse(name, kept.block(node, STDOUT))
+        for node, name in enumerate(exec_plan.names)
     }
     failures = [] if all(map(is_good, outcomes)) else describe(outcomes, exec_plan.names)
     code = exit_code(outcomes)
@@ -92,7 +93,7 @@ _VERBS = {
 }
 
 
-def summary(found: Mapping[str, list[shell.Tagged]], *whats: str) -> list[str]:
+def summary(found: Mapping[str, list[shell.SweptProcess]], *whats: str) -> list[str]:
     """Lines for each of ``whats``: ``n[1-2]: killed 3 processes: python 2, agent 1``."""
     lines = []
     for what in whats:
@@ -105,14 +106,14 @@ def summary(found: Mapping[str, list[shell.Tagged]], *whats: str) -> list[str]:
     return lines
 
 
-def _processes(tagged: Sequence[shell.Tagged]) -> str:
+def _processes(tagged: Sequence[shell.SweptProcess]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is not None)
     names = ", ".join(f"{sanitize_text(name)} {n}" for name, n in sorted(counts.items()))
     total = counts.total()
     return f"{plural(total, 'process', 'processes')}: {names}" if total else ""
 
 
-def _folders(tagged: Sequence[shell.Tagged]) -> str:
+def _folders(tagged: Sequence[shell.SweptProcess]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is None)
     places = ", ".join(map(sanitize_text, sorted(counts)))
     total = counts.total()

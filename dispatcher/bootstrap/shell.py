@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dispatcher.bootstrap.payload import BLANK_LINES, READS_INPUT
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import is_run_id
 from dispatcher.remote.protocol.frames import SYNC
 
@@ -321,21 +322,22 @@ def words(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
     return ("/bin/sh", "-c", _SCRIPT, "sh", "1" if kill else "0", *run_ids)
 
 
-@dataclass(frozen=True)
-class Tagged:
-    """A process of a run on a host, or a folder in the folder ``name`` (``pid`` None).
+@value
+class SweptProcess(Value):
+    """A process or, where pid is null, a folder in ``name``.
 
-    what: ``found``, ``killed`` or ``left``; of a folder ``found``, ``removed`` or ``kept``.
+    what: found, killed, removed; left or kept if it could not be.
     """
 
+    host: str
+    run_id: str
     what: str
     pid: int | None
-    run_id: str
     name: str
 
 
-def parse(text: bytes) -> list[Tagged]:
-    """The findings in a host's answer; other lines are skipped.
+def parse(host: str, text: bytes) -> list[SweptProcess]:
+    """The findings in the answer of ``host``; other lines are skipped.
 
     A process that takes long to die is killed again in the next round, and still counts once.
     """
@@ -350,9 +352,9 @@ def parse(text: bytes) -> list[Tagged]:
             continue
         if is_pid and what in ("found", "killed", "left") and (what, pid) not in counted:
             counted.add((what, pid))
-            found.append(Tagged(what, int(pid), run_id, name[:15]))
+            found.append(SweptProcess(host, run_id, what, int(pid), name[:15]))
         elif pid == "-" and what in ("found", "removed", "kept"):
-            found.append(Tagged(what, None, run_id, name[:255]))
+            found.append(SweptProcess(host, run_id, what, None, name[:255]))
     return found[:MOST]
 
 

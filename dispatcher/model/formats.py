@@ -399,39 +399,3 @@ class Stacks(Gathered):
     schema: Literal["stacks/1"]
     run_id: str
     file: str | None
-
-
-class SweptRun(TypedDict):
-    """A run with leftovers. state: as dispatch jobs has it, or unknown.
-
-    left_over: whether its launcher is gone.
-    """
-
-    run_id: str
-    state: str
-    left_over: bool
-
-
-class SweptProcess(TypedDict):
-    """A process or, where pid is null, a folder in ``name``.
-
-    what: found, killed, removed; left or kept if it could not be.
-    """
-
-    host: str
-    run_id: str
-    what: str
-    pid: int | None
-    name: str
-
-
-class Swept(TypedDict):
-    """``dispatch sweep --json`` and ``kill --json``.
-
-    failures: hosts that did not answer, as text.
-    """
-
-    schema: Literal["swept/1"]
-    runs: list[SweptRun]
-    found: list[SweptProcess]
-    failures: list[str]

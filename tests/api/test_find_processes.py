@@ -18,7 +18,7 @@ from dispatcher.api.find_processes import (
     look_by,
     summary,
 )
-from dispatcher.bootstrap.shell import Tagged
+from dispatcher.bootstrap.shell import SweptProcess
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import Entry, NodeCleared
@@ -34,8 +34,8 @@ LOST = Failure(Kind.LOST, "gone")
 KILLED, EXITED = Ending(None, "KILL"), Ending(1)
 
 
-def tagged(what: str, name: str = "python", pid: int | None = 7) -> Tagged:
-    return Tagged(what, pid, RUN, name)
+def tagged(what: str, name: str = "python", pid: int | None = 7) -> SweptProcess:
+    return SweptProcess("n1", RUN, what, pid, name)
 
 
 @cases(
@@ -60,7 +60,7 @@ def tagged(what: str, name: str = "python", pid: int | None = 7) -> Tagged:
          ["n1: error: could not remove 1 folder in /tmp"]),
     ],
 )  # fmt: skip
-def test_in_words(found: dict[str, list[Tagged]], whats: Sequence[str], lines: list[str]) -> None:
+def test_in_words(found: dict[str, Any], whats: Sequence[str], lines: list[str]) -> None:
     assert summary(found, *whats) == lines
 
 
@@ -71,7 +71,7 @@ class Looks:
     """What looks at hosts find, in the place of hosts."""
 
     def __init__(self) -> None:
-        self.found: dict[str, list[Tagged]] = {}
+        self.found: dict[str, list[SweptProcess]] = {}
         self.failures: list[str] = []
         self.calls: list[tuple[list[str], list[str], dict[str, Any]]] = []
 
@@ -161,7 +161,7 @@ def test_at_the_end_they_are_looked_at(looks: Looks) -> None:
 )  # fmt: skip
 def test_a_look_between_two_attempts(
     looks: Looks,
-    found: list[Tagged],
+    found: list[SweptProcess],
     failures: list[str],
     told: list[ev.Event],
     monkeypatch: pytest.MonkeyPatch,

@@ -114,25 +114,29 @@ def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) 
 RUN = "20260131-142501-k3f9x2"
 
 
+def found(what: str, pid: int | None, name: str) -> lifeline.SweptProcess:
+    return lifeline.SweptProcess("n1", RUN, what, pid, name)
+
+
 @cases(
     ("line", "found"),
     [
-        (f"found 12 {RUN} python3", lifeline.Tagged("found", 12, RUN, "python3")),
-        (f"killed 1 {RUN} a b", lifeline.Tagged("killed", 1, RUN, "a b")),
-        (f"left 9999999999 {RUN} {'n' * 16}", lifeline.Tagged("left", 9999999999, RUN, "n" * 15)),
+        (f"found 12 {RUN} python3", found("found", 12, "python3")),
+        (f"killed 1 {RUN} a b", found("killed", 1, "a b")),
+        (f"left 9999999999 {RUN} {'n' * 16}", found("left", 9999999999, "n" * 15)),
         (f"left 99999999999 {RUN} x", None),
         (f"removed 12 {RUN} x", None),
-        (f"removed - {RUN} {'n' * 256}", lifeline.Tagged("removed", None, RUN, "n" * 255)),
-        (f"found - {RUN} x", lifeline.Tagged("found", None, RUN, "x")),
-        (f"kept - {RUN} x", lifeline.Tagged("kept", None, RUN, "x")),
+        (f"removed - {RUN} {'n' * 256}", found("removed", None, "n" * 255)),
+        (f"found - {RUN} x", found("found", None, "x")),
+        (f"kept - {RUN} x", found("kept", None, "x")),
         (f"killed - {RUN} x", None),
         (f"found \u0663 {RUN} x", None),
         ("found 12 nothing x", None),
         ("noise", None),
     ],
 )
-def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
-    assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
+def test_what_a_look_tells(line: str, found: lifeline.SweptProcess | None) -> None:
+    assert lifeline.parse("n1", f"noise\n{line}\n".encode()) == ([] if found is None else [found])
 
 
 def test_nothing_is_killed_that_nobody_named() -> None:
@@ -143,7 +147,7 @@ def test_nothing_is_killed_that_nobody_named() -> None:
 
 def test_a_look_tells_no_more_than_so_much() -> None:
     text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
-    assert len(lifeline.parse(text)) == lifeline.MOST
+    assert len(lifeline.parse("n1", text)) == lifeline.MOST
 
 
 # -- real shells ---------------------------------------------------------------------------

@@ -6,11 +6,11 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.api.find_processes import Look, look_by, summary
+from dispatcher.bootstrap.shell import SweptProcess
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import (
@@ -24,11 +24,9 @@ from dispatcher.cli.options.host_options import LoginOptions, WhereOptions, find
 from dispatcher.jobs import registry
 from dispatcher.model import errors, paths
 from dispatcher.model.errors import AmbiguousJob, DispatchError, NoSuchJob
+from dispatcher.model.frozen import Document, Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-
-if TYPE_CHECKING:
-    from dispatcher.model import formats
 
 #: seconds that a launcher gets to end by itself, once its ranks are dead
 LAUNCHER = 10.0
@@ -57,22 +55,38 @@ def ended(seen: Look, say: Callable[[str], None]) -> int:
     return seen.interrupted or (125 if seen.failures else int(bool(left)))
 
 
-def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]) -> formats.Swept:
+@value
+class SweptRun(Value):
+    """A run with leftovers. state: as dispatch jobs has it, or unknown.
+
+    left_over: whether its launcher is gone.
+    """
+
+    run_id: str
+    state: str
+    left_over: bool
+
+
+@value
+class Swept(Document):
+    """``dispatch sweep --json`` and ``kill --json``.
+
+    failures: hosts that did not answer, as text.
+    """
+
+    schema = "swept/1"
+    runs: list[SweptRun]
+    found: list[SweptProcess]
+    failures: list[str]
+
+
+def swept(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]) -> Swept:
     """The findings and their results, for programs. states: of runs; left: leftover runs."""
-    return {
-        "schema": "swept/1",
-        "runs": [
-            {"run_id": one, "state": state, "left_over": one in left}
-            for one, state in states.items()
-        ],
-        "found": [
-            {"host": host, "run_id": one.run_id, "what": one.what, "pid": one.pid, "name": one.name}
-            for seen in looks
-            for host, tagged in seen.found.items()
-            for one in tagged
-        ],
-        "failures": [line for seen in looks for line in seen.failures],
-    }
+    return Swept(
+        [SweptRun(one, state, one in left) for one, state in states.items()],
+        [one for seen in looks for tagged in seen.found.values() for one in tagged],
+        [line for seen in looks for line in seen.failures],
+    )
 
 
 class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
@@ -138,7 +152,7 @@ def sweep(options: SweepOptions) -> int:
     elif left and not options.kills:
         say("note: --kill kills and removes the leftovers")
     if options.as_json:
-        tell(record({one: states.get(one, "unknown") for one in ids}, left, looks))
+        tell(swept({one: states.get(one, "unknown") for one in ids}, left, looks))
     return code
 
 
@@ -186,7 +200,7 @@ def kill(options: KillOptions) -> int:
         if looks[-1].interrupted:
             break
     if options.as_json:
-        tell(record(states, list(states), looks))
+        tell(swept(states, list(states), looks))
     return code
 
 

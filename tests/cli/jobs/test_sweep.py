@@ -18,7 +18,7 @@ from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.api.find_processes import Look
-from dispatcher.bootstrap.shell import Tagged
+from dispatcher.bootstrap.shell import SweptProcess
 from dispatcher.cli.jobs import sweep as command
 from dispatcher.cli.options.host_options import LoginOptions
 from dispatcher.jobs import registry
@@ -31,16 +31,16 @@ ENDED, DEAD, ALIVE, FOREIGN = (f"20260131-14250{n}-aaaaaa" for n in range(4))
 GONE = [1, 1, "another boot"]
 
 
-def tagged(what: str, run_id: str, name: str = "python", pid: int | None = 7) -> Tagged:
-    return Tagged(what, pid, run_id, name)
+def tagged(what: str, run_id: str, name: str = "python", pid: int | None = 7) -> SweptProcess:
+    return SweptProcess("n1", run_id, what, pid, name)
 
 
 class Looks:
     """What looks at hosts find, in the place of hosts."""
 
     def __init__(self) -> None:
-        self.found: dict[str, list[Tagged]] = {"n1": [], "n2": []}
-        self.killed: dict[str, list[Tagged]] = {}
+        self.found: dict[str, list[SweptProcess]] = {"n1": [], "n2": []}
+        self.killed: dict[str, list[SweptProcess]] = {}
         self.failures: list[str] = []
         self.failures_of_killing: list[str] = []
         self.interrupted = 0
@@ -300,7 +300,7 @@ def test_all_that_run_and_all_that_died(
     ],
 )
 def test_a_dead_job_has_ended_when_nothing_is_left_of_it(
-    killed: dict[str, list[Tagged]], failures: list[str], interrupted: int, state: str,
+    killed: dict[str, list[SweptProcess]], failures: list[str], interrupted: int, state: str,
     on_record: OnRecord, looks: Looks, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     job = new_run_id()
