@@ -212,7 +212,7 @@ def started(then: Callable[[Agent], None]) -> dict[str, Callable[[Agent, Order],
         if agent.number == 0:
             then(agent)
 
-    return {"start": start}
+    return {"start_ranks": start}
 
 
 def _cannot(number: int) -> dict[str, Callable[[Agent, Order], None]]:
@@ -220,7 +220,7 @@ def _cannot(number: int) -> dict[str, Callable[[Agent, Order], None]]:
         for rank, *_ in order["ranks"]:
             agent.report("failed", rank=rank, errno=number, step="exec", what="prog")
 
-    return {"start": start}
+    return {"start_ranks": start}
 
 
 def _short(agent: Agent) -> None:
@@ -241,7 +241,7 @@ def _left_mpi() -> dict[str, Callable[[Agent, Order], None]]:
     def inside(agent: Agent, order: Order) -> None:
         agent.report("mpi_inside", inside=sorted(agent.living), over=[])
 
-    return {"start": start, "mpi_look": inside}
+    return {"start_ranks": start, "query_inside": inside}
 
 
 def _idle(agent: Agent, order: Order) -> None:
