@@ -18,7 +18,7 @@ from typing import Any
 from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job, request
 from dispatcher.api.run_session import RunSession
-from dispatcher.checks.pair_ranking import Inside, Pair
+from dispatcher.checks.pair_ranking import InsideHost, Pair
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
@@ -70,7 +70,7 @@ class RankPairs:
         connect: float,
     ) -> None:
         self.problems: dict[int, str] = {}
-        self.inside: dict[int, Inside] = {}
+        self.inside: dict[int, InsideHost] = {}
         self._hosts = hosts
         self._transport_for = transport_for
         self._python = python
@@ -187,13 +187,13 @@ class PairOutput(Sink):
         found = [None if None in both else min(both) for both in zip(*ends, strict=False)]
         return tuple(found) if any(found) else ()
 
-    def inside(self, node: int) -> Inside | None:
+    def inside(self, node: int) -> InsideHost | None:
         """The rate among the GPUs of ``node``; None for a single GPU, or if it was not measured."""
         answers = self._answers(node)
         figures = [rate for one in answers if (rate := _figure(one.get("inside")))]
         if not figures or len(figures) < len(answers):
             return None
-        return Inside(min(figures), str(answers[0].get("gpu") or "")[:80], len(answers))
+        return InsideHost(min(figures), str(answers[0].get("gpu") or "")[:80], len(answers))
 
     def _answers(self, node: int) -> list[Mapping[str, Any]]:
         """The results of the ranks of ``node``, in order."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dispatcher.checks.hardware.nvlink import floors
+from dispatcher.model.frozen import Value, value
 
 #: a latency this many times the usual latency, and this much above it (s), is bad
 LATE_FACTOR, LATE = 10.0, 0.005
@@ -115,13 +116,17 @@ def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]
         found.add(min(suspects, key=lambda h: (cleared[h] - blamed[h], cleared[h], h)))
 
 
-@dataclass(frozen=True)
-class Inside:
-    """The bandwidth among the GPUs of one host. rate: busbw, bytes/s; gpu: their name."""
+@value
+class InsideHost(Value):
+    """The GPUs of one host among themselves. rate: busbw of an all-reduce, bytes per second.
+
+    gpu: their name. gpus: how many. below: the least that it should be, null if it is reached.
+    """
 
     rate: float
     gpu: str
     gpus: int
+    below: float | None = None
 
 
 def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float, float]]:
@@ -138,7 +143,9 @@ def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float
     return [(*who, rate, usual) for who, rate in sorted(best.items()) if rate < slow * usual]
 
 
-def below(inside: Mapping[int, Inside], slow: float, *, by_kind: bool = True) -> dict[int, float]:
+def below(
+    inside: Mapping[int, InsideHost], slow: float, *, by_kind: bool = True
+) -> dict[int, float]:
     """Hosts whose GPUs reach less among themselves than they should -> the least, bytes/s.
 
     Machines that are known have a floor, with ``by_kind``; others ``slow`` (a share) of the usual

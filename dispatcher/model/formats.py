@@ -298,58 +298,6 @@ class Copied(HostOutcome):
     left_out: list[str]
 
 
-# -- checks -----------------------------------------------------------------------------
-
-
-class MeasuredPair(TypedDict):
-    """Two hosts. latency: seconds there and back. there, back: bytes per second, null if it failed.
-
-    why: it failed. bad: whether it is far below the usual. rails: bytes per second between their
-    first GPUs, their second GPUs and so on, all at once; empty for one GPU each.
-    """
-
-    hosts: list[str]
-    latency: float | None
-    there: float | None
-    back: float | None
-    why: str
-    bad: bool
-    rails: list[float | None]
-
-
-class InsideHost(TypedDict):
-    """The GPUs of one host among themselves. rate: busbw of an all-reduce, bytes per second.
-
-    gpu: their name. gpus: how many. below: the least that it should be, null if it is reached.
-    """
-
-    rate: float
-    gpu: str
-    gpus: int
-    below: float | None
-
-
-class CheckPairs(TypedDict):
-    """``dispatch check --pairs --json``. format: the version, as in schema.
-
-    usual: bytes per second. culprits: hosts that are bad with most. links: pairs of good hosts that
-    are bad together. problems: host -> why it was not measured. slow_rails: host and number of
-    those far below the usual. inside: by host, where it has several GPUs.
-    """
-
-    schema: Literal["check-pairs/1"]
-    format: Literal[1]
-    seconds: float
-    rounds: int
-    usual: float
-    culprits: list[str]
-    links: list[list[str]]
-    problems: dict[str, str]
-    pairs: list[MeasuredPair]
-    slow_rails: list[list[str | int]]
-    inside: dict[str, InsideHost]
-
-
 # -- jobs -------------------------------------------------------------------------------
 
 

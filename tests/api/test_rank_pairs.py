@@ -14,7 +14,7 @@ from cases import cases
 from dispatcher.api import rank_pairs
 from dispatcher.api.rank_pairs import MOST, PROBES, SECONDS, PairOutput, RankPairs
 from dispatcher.api.report import FirstFailure, Report
-from dispatcher.checks.pair_ranking import Inside, Pair
+from dispatcher.checks.pair_ranking import InsideHost, Pair
 from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.model.host import Host
 from dispatcher.remote.rank.pair import MARK
@@ -79,18 +79,18 @@ def rank(node: int, local: int, **found: Any) -> bytes:
         ({0: rank(0, 0, rail=4e9, inside=4.8e11, gpu="NVIDIA H100 80GB HBM3"),
           1: rank(0, 1, rail=3e9, inside=4.7e11),
           2: rank(1, 0, rail=2e9, inside=1.0), 3: rank(1, 1, rail=5e9, inside=1.0)},
-         (2e9, 3e9), Inside(4.7e11, "NVIDIA H100 80GB HBM3", 2)),
+         (2e9, 3e9), InsideHost(4.7e11, "NVIDIA H100 80GB HBM3", 2)),
         ({0: rank(0, 0, rail=4e9), 1: rank(0, 1, rail=3e9), 2: rank(1, 0), 3: rank(1, 1, rail=5e9)},
          (None, 3e9), None),  # one of them has not measured
         ({0: rank(0, 0, rail=4e9, inside=1.0, gpu="x" * 99), 1: said("no result"),
-          2: rank(1, 0, rail=4e9)}, (4e9,), Inside(1.0, "x" * 80, 1)),
+          2: rank(1, 0, rail=4e9)}, (4e9,), InsideHost(1.0, "x" * 80, 1)),
         ({0: rank(0, 0, inside=1e9), 1: rank(0, 1, why="late"), 2: rank(1, 0)}, (), None),
         ({0: rank(0, 0, rail=4e9, inside=2.0), 1: rank(0, 1, rail=4e9, inside=1.0),
-          2: rank(1, 0, rail=4e9)}, (4e9,), Inside(1.0, "", 2)),
+          2: rank(1, 0, rail=4e9)}, (4e9,), InsideHost(1.0, "", 2)),
     ],
 )  # fmt: skip
 def test_what_several_ranks_of_a_host_said(
-    says: dict[int, bytes], rails: tuple[float | None, ...], inside: Inside | None
+    says: dict[int, bytes], rails: tuple[float | None, ...], inside: InsideHost | None
 ) -> None:
     output = PairOutput()
     for number, text in reversed(says.items()):  # whoever writes first

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.checks.pair_ranking import (
     LATE,
-    Inside,
+    InsideHost,
     Pair,
     below,
     doubtful,
@@ -148,6 +148,6 @@ H100, OTHER = "NVIDIA H100 80GB HBM3", "NVIDIA RTX A6000"
 def test_hosts_that_are_slow_by_themselves(
     inside: list[tuple[float, str, int]], short: dict[int, float]
 ) -> None:
-    measured = {host: Inside(*one) for host, one in enumerate(inside)}
+    measured = {host: InsideHost(*one) for host, one in enumerate(inside)}
     assert below(measured, 0.5) == pytest.approx(short)
     assert below(measured, 0.1, by_kind=False) == {}

@@ -25,7 +25,7 @@ from dispatcher.checks.check import (
     warn,
 )
 from dispatcher.checks.health import has_gpus
-from dispatcher.checks.pair_ranking import Inside, below
+from dispatcher.checks.pair_ranking import InsideHost, below
 
 #: shares of the usual: of a product; of a copy, which shares its way with other GPUs
 SLOW_PRODUCT, SLOW_COPY = 0.9, 0.7
@@ -125,7 +125,7 @@ def all_reduce(slow: float) -> CheckHosts:
 
     def find(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
         inside = {
-            at: Inside(found.all_reduce * 1e9, found.gpus[0].name, len(found.gpus))
+            at: InsideHost(found.all_reduce * 1e9, found.gpus[0].name, len(found.gpus))
             for at, found in enumerate(map(_known, hosts.values()))
             if found.all_reduce is not None and found.gpus
         }

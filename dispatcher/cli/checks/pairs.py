@@ -9,16 +9,24 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import escape
+from typing import Literal
 
 from dispatcher.api.request import python_of
 from dispatcher.api.transports import allow_open_files
 from dispatcher.checks import pair_ranking
 from dispatcher.checks.check import Level
-from dispatcher.checks.pair_ranking import Inside, Pair, PairRanking, below, rank_pairs, slow_rails
+from dispatcher.checks.pair_ranking import (
+    InsideHost,
+    Pair,
+    PairRanking,
+    below,
+    rank_pairs,
+    slow_rails,
+)
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
@@ -26,13 +34,10 @@ from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
+from dispatcher.model.frozen import Document, Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import parse_count, plural
 from dispatcher.plan.exec_plan import ExecPlan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.model import formats
 
 SHADES = " ░▒▓█"
 FAILED, NOT_MEASURED = "x", "·"
@@ -147,7 +152,7 @@ class Measured:
     problems: dict[int, str] = field(default_factory=dict)
     rounds: int = 0
     seconds: float = 0.0
-    inside: dict[int, Inside] = field(default_factory=dict)
+    inside: dict[int, InsideHost] = field(default_factory=dict)
     slow: float = SLOW
     by_kind: bool = True
 
@@ -188,7 +193,7 @@ def run(options: CheckOptions) -> int:
             found.problems[host] = "no partner was left for it"
     found.seconds = time.monotonic() - began
     if options.as_json:
-        tell(record(found))
+        tell(document(found))
     else:
         print_lines(lines(found))
     if options.svg is not None:
@@ -304,31 +309,58 @@ def _words(names: Sequence[str], pair: Pair) -> str:
     return f"{who} {there}, back {back}{late}"
 
 
-def record(found: Measured) -> formats.CheckPairs:
+@value
+class MeasuredPair(Value):
+    """Two hosts. latency: seconds there and back. there, back: bytes per second, null if it failed.
+
+    why: it failed. bad: whether it is far below the usual. rails: bytes per second between their
+    first GPUs, their second GPUs and so on, all at once; empty for one GPU each.
+    """
+
+    hosts: tuple[str, ...]
+    latency: float | None
+    there: float | None
+    back: float | None
+    why: str
+    bad: bool
+    rails: tuple[float | None, ...]
+
+
+@value
+class CheckPairs(Document):
+    """``dispatch check --pairs --json``. format: the version, as in schema.
+
+    usual: bytes per second. culprits: hosts that are bad with most. links: pairs of good hosts that
+    are bad together. problems: host -> why it was not measured. slow_rails: host and number of
+    those far below the usual. inside: by host, where it has several GPUs.
+    """
+
+    schema = "check-pairs/1"
+    format: Literal[1]
+    seconds: float
+    rounds: int
+    usual: float
+    culprits: list[str]
+    links: list[tuple[str, ...]]
+    problems: Mapping[str, str]
+    pairs: list[MeasuredPair]
+    slow_rails: list[tuple[str | int, ...]]
+    inside: Mapping[str, InsideHost]
+
+
+def document(found: Measured) -> CheckPairs:
     """The result for programs."""
-    names, ranking = found.names, found.ranking
-    return {
-        "schema": "check-pairs/1",
-        "format": 1,
-        "seconds": round(found.seconds, 3),
-        "rounds": found.rounds,
-        "usual": ranking.median,
-        "culprits": [names[host] for host in ranking.culprits],
-        "links": [[names[a], names[b]] for a, b in ranking.links],
-        "problems": {names[host]: why for host, why in found.problems.items()},
-        "pairs": [
-            {
-                "hosts": [names[pair.a], names[pair.b]], "latency": pair.latency,
-                "there": pair.there, "back": pair.back, "why": pair.why,
-                "bad": (pair.a, pair.b) in ranking.bad, "rails": list(pair.rails),
-            }
-            for pair in found.pairs
+    names, ranking, inside = found.names, found.ranking, sorted(found.inside.items())
+    return CheckPairs(
+        format=1, seconds=round(found.seconds, 3), rounds=found.rounds, usual=ranking.median,
+        culprits=[names[host] for host in ranking.culprits],
+        links=[(names[a], names[b]) for a, b in ranking.links],
+        problems={names[host]: why for host, why in found.problems.items()},
+        pairs=[
+            MeasuredPair((names[one.a], names[one.b]), one.latency, one.there, one.back, one.why,
+                         (one.a, one.b) in ranking.bad, one.rails)
+            for one in found.pairs
         ],
-        "slow_rails": [[names[at], rail] for at, rail, *_ in slow_rails(found.pairs, found.slow)],
-        "inside": {
-            names[host]: {
-                "rate": one.rate, "gpu": one.gpu, "gpus": one.gpus, "below": found.short.get(host),
-            }
-            for host, one in sorted(found.inside.items())
-        },
-    }  # fmt: skip
+        slow_rails=[(names[at], rail) for at, rail, *_ in slow_rails(found.pairs, found.slow)],
+        inside={names[host]: replace(one, below=found.short.get(host)) for host, one in inside},
+    )  # fmt: skip

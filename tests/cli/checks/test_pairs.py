@@ -13,9 +13,10 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.api import rank_pairs
-from dispatcher.checks.pair_ranking import Inside, Pair, PairRanking
+from dispatcher.checks.pair_ranking import InsideHost, Pair, PairRanking
 from dispatcher.cli.checks import pairs
 from dispatcher.cli.checks.pairs import MOST_SHOWN, Measured, rate_words, rates, svg, text
+from dispatcher.model.frozen import plain
 from dispatcher.runner import surveys
 
 NAMES = ["n1", "n<2>", "node3"]
@@ -143,9 +144,13 @@ def test_hosts_that_were_not_measured() -> None:
     assert blamed(ranking, many, [GOOD], {}, 1)[1:] == ["all pairs are equally fast"]
 
 
+def told(found: Measured) -> Any:
+    return promises.told(json.dumps(plain(pairs.document(found))))
+
+
 def test_for_programs() -> None:
     ranking = PairRanking((2,), ((0, 2),), frozenset({(0, 2)}), 4e9)
-    found = pairs.record(found_with(ranking, HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, 2, 1.23456))
+    found = told(found_with(ranking, HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, 2, 1.23456))
     assert found == {
         "schema": "check-pairs/1", "format": 1, "seconds": 1.235, "rounds": 2, "usual": 4e9,
         "culprits": ["n3"],
@@ -160,7 +165,6 @@ def test_for_programs() -> None:
         ],
         "slow_rails": [], "inside": {},
     }  # fmt: skip
-    assert promises.told(json.dumps(found)) == found
 
 
 RAILS = (48e9, 47e9)
@@ -172,7 +176,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 def test_rails_and_hosts_by_themselves_are_told() -> None:
     ranking = PairRanking((), (), frozenset(), 4e11)
-    inside = {host: Inside(4.78e11, H100, 8) for host in range(4)}
+    inside = {host: InsideHost(4.78e11, H100, 8) for host in range(4)}
     measured = SLOW_RAIL[:1] + SLOW_RAIL[2:]
     shown = blamed(ranking, HOSTS, measured, {}, 2, 1.0, inside)
     assert shown[1] == "inside 4 hosts: usual 478.0 GB/s"
@@ -180,18 +184,17 @@ def test_rails_and_hosts_by_themselves_are_told() -> None:
         "critical: n3: rail 1: 12.0 GB/s at best, usual is 48.0 GB/s",
         "  hint: the card near its GPU 1, by nvidia-smi topo -m, and its cable",
     ]
-    inside[1] = Inside(3.1e11, H100, 8)
+    inside[1] = InsideHost(3.1e11, H100, 8)
     shown = blamed(ranking, HOSTS, SLOW_RAIL, {}, 2, 1.0, inside)
     assert shown[6:] == [
         f"critical: n2: 310.0 GB/s among its 8 GPUs ({H100}), at least 460.0 GB/s is usual",
         "  hint: dispatch check --full looks at its NVLinks, clocks and power",
     ]
-    found = pairs.record(found_with(ranking, HOSTS, measured, {}, 2, 1.0, inside))
+    found = told(found_with(ranking, HOSTS, measured, {}, 2, 1.0, inside))
     assert found["slow_rails"] == [["n3", 1]]
     assert found["inside"]["n1"] == {"rate": 4.78e11, "gpu": H100, "gpus": 8, "below": None}
     assert found["inside"]["n2"]["below"] == 4.6e11
     assert found["pairs"][0]["rails"] == [48e9, 47e9]
-    assert promises.told(json.dumps(found)) == found
 
 
 # -- rounds --------------------------------------------------------------------------------
@@ -320,7 +323,7 @@ def test_rounds_by_ranks(
     class Pairs:
         def __init__(self, hosts: Any, transport_for: Any, **how: Any) -> None:
             self.problems: dict[int, str] = {}
-            self.inside: dict[int, Inside] = {}
+            self.inside: dict[int, InsideHost] = {}
             made.append((len(hosts), how))
 
         def play(self, chosen: Any) -> list[Pair]:
