@@ -231,5 +231,5 @@ def test_options_are_frozen_and_made_by_their_names() -> None:
     assert "gather=True, gather_all=False" in repr(options)
     with pytest.raises(AttributeError, match="cannot assign to field 'gather'"):
         options.gather = False  # type: ignore[misc]
-    with pytest.raises(TypeError, match="ExecOptions: its fields are .*gather"):
+    with pytest.raises(TypeError, match=r"ExecOptions: its fields are .*gather"):
         ExecOptions(gathre=True)  # type: ignore[call-arg]

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
-from dispatcher.cli.options.declaration import Options, option, preset
+from dispatcher.cli.options.declaration import Options, converted, option, preset
 from dispatcher.cli.options.host_options import verbose_option
 from dispatcher.model.errors import ConflictingOptions, UsageError
-from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:
     from dispatcher.model.paths import Rotation
@@ -111,27 +110,13 @@ class ShowOptions(LineOptions, ScreenOptions, MonitoringOptions, LogOptions):
     """The output of a run on the screen and in files."""
 
 
-@value
-class OutputSettings(Value):
-    """The options, checked. partial_after: None for the reader's usual value."""
+class OutputSettings(ShowOptions):
+    """The options, checked, and the values that some of them stand for."""
 
-    label: str
-    timestamps: bool
     only: Ranks | None
-    grep: re.Pattern[bytes] | None
-    fold: bool
-    fold_numbers: bool
-    stall_after: float | None
-    step_line: re.Pattern[bytes] | None
-    sample: float | None
-    metrics: str | None
-    partial_after: float | None
-    screen_overflow: str
-    log_overflow: Literal["block", "drop"]
-    log_merge: bool
+    pattern: re.Pattern[bytes] | None  # of --grep
+    steps: re.Pattern[bytes] | None  # of --step-line
     rotation: Rotation
-    quiet: bool
-    verbose: bool
 
 
 def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
@@ -140,19 +125,17 @@ def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
         raise ConflictingOptions("--quiet and --verbose exclude each other")
     if not options.log_dir:
         _alone(options)
-    same: dict[str, Any] = {
-        name: getattr(options, name, None) for name in OutputSettings.__match_args__
-    }
-    changed: dict[str, Any] = {
-        "only": _only(options, world_size),
-        "grep": _pattern(options.grep),
-        "step_line": _pattern(options.step_line, "--step-line"),
-        "fold": options.fold or options.fold_numbers,
-        "stall_after": options.stall_after or None,
-        "sample": _sample(options),
-        "rotation": _rotation(options),
-    }
-    return OutputSettings(**{**same, **changed})
+    return converted(
+        options,
+        OutputSettings,
+        only=_only(options, world_size),
+        pattern=_pattern(options.grep),
+        steps=_pattern(options.step_line, "--step-line"),
+        fold=options.fold or options.fold_numbers,
+        stall_after=options.stall_after or None,
+        sample=_sample(options),
+        rotation=_rotation(options),
+    )
 
 
 def _alone(options: ShowOptions) -> None:

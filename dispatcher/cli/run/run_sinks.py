@@ -153,14 +153,14 @@ def unhurried(
 def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
     """The form of lines, and which are shown, on the standard streams as they are."""
     streams, after = terminals(), output.partial_after
-    is_changed = output.label != "none" or output.timestamps or output.fold or output.grep
+    is_changed = output.label != "none" or output.timestamps or output.fold or output.pattern
     return LineFormat(
         labels.of,
         labels.hue,
         terminals=streams,
         coloured=frozenset() if os.environ.get("NO_COLOR") else streams,
         timestamps=output.timestamps,
-        grep=output.grep,
+        grep=output.pattern,
         partial_after=PARTIAL if after is None else after,
         state_after=STATE if after is None else after,
         fold=_folding(output) if output.fold else None,
@@ -275,7 +275,7 @@ class Monitoring:
         self._output = output
         self._run_id = plan.run_id
         self._steps: StepLines | None = None
-        pattern = output.step_line
+        pattern = output.steps
         if pattern is not None:
             from dispatcher.output.monitor.outliers import StepLines
 

@@ -63,10 +63,10 @@ def test_which_ranks(given: dict[str, Any], world_size: int, ranks: list[int] | 
 
 def test_patterns_are_of_bytes() -> None:
     found = shown(grep="f\u00fcr|\udcff", step_line=r"step \d+: ([\d.]+)")
-    assert found.grep.search("f\u00fcr".encode())
-    assert found.grep.search(b"\xff")
-    assert not found.grep.search(b"for")
-    assert found.step_line.search(b"step 7: 0.5")[1] == b"0.5"
+    assert found.pattern.search("f\u00fcr".encode())
+    assert found.pattern.search(b"\xff")
+    assert not found.pattern.search(b"for")
+    assert found.steps.search(b"step 7: 0.5")[1] == b"0.5"
 
 
 @cases(
