@@ -60,83 +60,37 @@ def documented(tree: ast.AST) -> Iterator[Documented]:
             yield node
 
 
-class Scope:
-    """The names in a module or class, and the scopes of its classes."""
-
-    def __init__(self, node: ast.Module | ast.ClassDef) -> None:
-        self.names: set[str] = set()
-        self.classes: dict[str, Scope] = {}
-        bases = [ast.unparse(base) for base in getattr(node, "bases", ())]
-        self.bases = [base.partition("[")[0].rpartition(".")[2] for base in bases]
-        outer = isinstance(node, ast.Module)  # of a class also the attributes of its values
-        for inner in statements(node, inner=not outer):
-            match inner:
-                case ast.ClassDef(name):
-                    self.classes[name] = Scope(inner)
-                    self.names.add(name)
-                case ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
-                    self.names.add(name)
-                case ast.Import(names) | ast.ImportFrom(_, names):
-                    self.names.update((one.asname or one.name).split(".")[0] for one in names)
-                case ast.Assign(targets) | ast.For(ast.Tuple(targets)):
-                    self.names.update(name for one in targets for name in stored(one))
-                case ast.AnnAssign(target) | ast.For(target) | ast.AugAssign(target):
-                    self.names.update(stored(target))
-
-
-def stored(target: ast.expr) -> Iterator[str]:
-    for node in ast.walk(target):
-        if isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.id if isinstance(node, ast.Name) else node.attr
-
-
 class Names:
-    """All names of the house."""
+    """The modules of the house with the words of their code, and where its classes are."""
 
     def __init__(self) -> None:
-        self.modules: dict[str, Scope] = {}
-        self.classes: dict[str, list[Scope]] = defaultdict(list)
-        self.words: set[str] = set()
+        self.modules: dict[str, set[str]] = {}
+        self.classes: dict[str, list[str]] = defaultdict(list)
         for path in sorted(HOUSE.rglob("*.py")):
-            tree = tree_of(path)
             parts = path.relative_to(ROOT).with_suffix("").parts
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            scope = self.modules[name] = Scope(tree)
-            for one, inner in scope.classes.items():
-                self.classes[one].append(inner)
-            self.words.update(name.split("."), words_of(tree))
+            self.modules[name] = {*words_of(tree_of(path))}
+            for node in statements(tree_of(path)):
+                if isinstance(node, ast.ClassDef):
+                    self.classes[node.name].append(name)
+        self.parts = {part for name in self.modules for part in name.split(".")}
+        self.words = self.parts.union(*self.modules.values())
         self.words.update(path.stem for path in (ROOT / "tests").rglob("*.py"))
-        self.first = {part for name in self.modules for part in name.split(".")}
-
-    def scopes(self, name: str) -> list[Scope]:
-        """Modules that ``name`` may mean: its last parts are enough."""
-        return [scope for full, scope in self.modules.items() if f".{full}".endswith(f".{name}")]
-
-    def has(self, scope: Scope, rest: list[str]) -> bool:
-        """Whether ``scope`` or a base of it has the first of ``rest``, and so on."""
-        name, *more = rest
-        if name in scope.classes and more:
-            return self.has(scope.classes[name], more)
-        bases = (one for base in scope.bases for one in self.classes[base] if one is not scope)
-        return name in scope.names or any(self.has(one, rest) for one in bases)
 
     def exists(self, name: str) -> bool:
         """Whether the dotted ``name`` is one of the house, or of another house altogether."""
         parts = name.split(".")
-        if parts[0] not in self.first and parts[0] not in self.classes:
+        if parts[0] not in self.parts and parts[0] not in self.classes:
             return True
-        if self.scopes(name) or "".join(map(str.capitalize, parts)) in self.classes:
-            return True  # a module, or the name of an event in the journal
-        if name in self.words:
-            return True  # a text, as the name of a decision
-        owners = [*self.classes[parts[0]], *self.classes[parts[0].capitalize()]]
-        if any(self.has(one, parts[1:]) for one in owners):
-            return True  # of a class, or of a value that has the name of its class
-        return any(
-            self.has(scope, parts[at:])
-            for at in range(1, len(parts))
-            for scope in self.scopes(".".join(parts[:at]))
-        )
+        if name in self.words or "".join(map(str.capitalize, parts)) in self.classes:
+            return True  # a text of the code, or the name of an event in the journal
+        places = [*self.classes[parts[0]], *self.classes[parts[0].capitalize()]]
+        for at in range(1, len(parts) + 1):
+            end = "." + ".".join(parts[:at])
+            found = [one for one in self.modules if f".{one}".endswith(end)]
+            if any(self.modules[one].issuperset(parts[at:]) for one in found):
+                return True
+        return any(self.modules[place].issuperset(parts[1:]) for place in places)
 
 
 def words_of(tree: ast.Module) -> Iterator[str]:
@@ -144,11 +98,8 @@ def words_of(tree: ast.Module) -> Iterator[str]:
     docs = {id(node.body[0].value) for node in documented(tree)}  # type: ignore[attr-defined]
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
-            if id(node) not in docs:
-                text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
-                yield from re.findall(r"\w+", text)
-                yield text
-            continue
+            text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+            yield from [] if id(node) in docs else [text, *re.findall(r"\w+", text)]
         for field in ("id", "attr", "name", "arg", "asname", "module"):
             if isinstance(value := getattr(node, field, None), str):
                 yield from value.split(".")
@@ -193,8 +144,8 @@ def test_names_in_prose_exist() -> None:
         ("``rank.exited``", []), ("``report.json``", []), ("core/run/attempt.py", []),
         ("tests/cases.py", []), ("remote/host/test_shm.py", []), ("/usr/core/gone.py", []),
         *((f"``{gone}``", [gone]) for gone in (
-            "base.Link.nothing", "Link.nothing", "base.nothing", "transport.gone", "rank.gone",
-            "NoSuchClass", "no_such_word",
+            "base.Link.nothing", "Link.nothing", "base.nothing", "rank.vanished",
+            "transport.vanished", "NoSuchClass", "no_such_word",
         )),
         ("core/run/gone.py", ["core/run/gone.py"]),
         ("docs/design/gone.md", ["docs/design/gone.md"]),
