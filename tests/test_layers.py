@@ -247,7 +247,7 @@ def test_what_travels_imports_only_itself_and_a_few_standard_modules() -> None:
 @cases(
     ("name", "beside"),
     [
-        ("remote.tree_relay", {"dispatcher.remote.protocol.mux"}),
+        ("remote.tree_relay", {"dispatcher.remote.host.poll", "dispatcher.remote.protocol.mux"}),
         ("remote.protocol.mux", set()),
     ],
 )

@@ -37,7 +37,7 @@ PYTHONS = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
 
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
-    "protocol.packing", "protocol.frames", "host.proctree", "host.process",
+    "protocol.packing", "protocol.frames", "host.proctree", "host.poll", "host.process",
     "host.host_facts", "host.own_folder", "host.ssh_peer", "agent.guardian",
     "agent.rendezvous_port", "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn",
     "pmi.pmi_state", "pmi.pmi_replies", "pmi.pmi_connections", "host.failure_info",

@@ -17,10 +17,11 @@ import os
 import select
 import sys
 from _collections import deque  # type: ignore[import-not-found]
-from _signal import SIG_DFL, SIGCHLD, SIGKILL, SIGPIPE, set_wakeup_fd  # type: ignore
+from _signal import SIG_DFL, SIGKILL, SIGPIPE  # type: ignore[import-not-found]
 from _signal import signal as on_signal
 from _struct import Struct
 
+from dispatcher.remote.host.poll import Poll, read
 from dispatcher.remote.protocol import mux
 
 STATUS = Struct("!i")
@@ -31,10 +32,6 @@ _WAITING = 256 << 10
 
 #: the word that is followed by the name of the file with the lines for known_hosts
 KNOWN = b"UserKnownHostsFile="
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Output:
@@ -73,16 +70,6 @@ class Command:
                 os.killpg(self.pid, SIGKILL)
             except OSError:
                 os.kill(self.pid, SIGKILL)  # it has no group yet; it was not waited for
-
-
-def read(fd: int, size: int) -> bytes | None:
-    """Up to ``size`` bytes that are there; None: nothing now; b"": the end."""
-    try:
-        return os.read(fd, size)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
 
 
 def in_memory(lines: bytes) -> tuple[int, bytes]:
@@ -154,39 +141,22 @@ class Relay:
         self._piece = memoryview(b"")  # bytes that are being written
         self._waiting = 0  # bytes of all three
         self._full = False
-        self._poller = select.poll()
-        self._ready: dict[int, Callable[[], None]] = {}  # descriptor -> what to do when it is
+        self._poll = Poll()
         self._linked = True
         for fd in (come, go):
             os.set_blocking(fd, False)
 
     def run(self) -> None:
         """Serve until the link ends."""
-        wake_in, wake_out = os.pipe()
-        for fd in (wake_in, wake_out):
-            os.set_blocking(fd, False)
-        on_signal(SIGCHLD, lambda *_: None)
-        set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-        self._watch(wake_in, lambda: self._reap(wake_in))
-        self._watch(self._come, self._obey)
+        self._poll.on_child(self._reap)
+        self._poll.add(self._come, lambda *_: self._obey())
         try:
             while self._linked:
-                for fd, _ in self._poller.poll():
-                    act = self._ready.get(fd)  # an earlier action of this round may have closed it
-                    if act is not None:
-                        act()
+                self._poll.turn()
                 self._write()
         finally:  # the link may also have said what it must not
             for stream in self._streams.values():
                 stream.kill()
-
-    def _watch(self, fd: int, act: Callable[[], None], events: int = select.POLLIN) -> None:
-        self._ready[fd] = act
-        self._poller.register(fd, events)
-
-    def _unwatch(self, fd: int) -> None:
-        if self._ready.pop(fd, None) is not None:
-            self._poller.unregister(fd)
 
     # -- orders -----------------------------------------------------------------------------
 
@@ -273,16 +243,16 @@ class Relay:
         if more:
             self._send(stream.number, mux.MORE_INPUT, more)
         if stream.waiting:
-            if stream.input not in self._ready:
-                self._watch(stream.input, lambda: self._feed(stream), select.POLLOUT)
+            if stream.input not in self._poll.calls:
+                self._poll.add(stream.input, lambda *_: self._feed(stream), select.EPOLLOUT)
             return
-        self._unwatch(stream.input)
+        self._poll.remove(stream.input)
         if stream.input_ends:
             self._end_input(stream)
 
     def _end_input(self, stream: Command) -> None:
         if stream.input >= 0:
-            self._unwatch(stream.input)
+            self._poll.remove(stream.input)
             os.close(stream.input)
             stream.input = -1
 
@@ -293,9 +263,9 @@ class Relay:
         if output.fd < 0:
             return
         if self._full or output.credit.left <= 0:
-            self._unwatch(output.fd)
-        elif output.fd not in self._ready:
-            self._watch(output.fd, lambda: self._take(stream, output))
+            self._poll.remove(output.fd)
+        elif output.fd not in self._poll.calls:
+            self._poll.add(output.fd, lambda *_: self._take(stream, output))
 
     def _take(self, stream: Command, output: Output) -> None:
         data = read(output.fd, min(mux.LARGEST, output.credit.left))
@@ -313,14 +283,13 @@ class Relay:
 
     def _end_output(self, output: Output) -> None:
         if output.fd >= 0:
-            self._unwatch(output.fd)
+            self._poll.remove(output.fd)
             os.close(output.fd)
             output.fd = -1
 
     # -- the ends of commands -----------------------------------------------------------------
 
-    def _reap(self, wake_in: int) -> None:
-        read(wake_in, 4096)
+    def _reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -359,13 +328,13 @@ class Relay:
             if not self._piece:
                 self._piece = memoryview(self._next())
             if not self._piece:
-                self._unwatch(self._go)
+                self._poll.remove(self._go)
                 return
             try:
                 written = os.write(self._go, self._piece)
             except BlockingIOError:
-                if self._go not in self._ready:
-                    self._watch(self._go, lambda: None, select.POLLOUT)
+                if self._go not in self._poll.calls:
+                    self._poll.add(self._go, lambda *_: None, select.EPOLLOUT)
                 return
             except OSError:
                 self._linked = False

@@ -200,9 +200,12 @@ def tree_far(data: bytes) -> None:
     real = tree_relay.in_memory
 
     def nobody(words: list[bytes]) -> tuple[int, tuple[int, ...]]:
-        """A command that is none: it takes all, and says nothing."""
-        opened.extend(os.open("/dev/null", os.O_RDWR) for _ in range(3))
-        return -1, tuple(opened[-3:])
+        """A command that is none: it takes what a pipe takes, and says nothing."""
+        pipes = [os.pipe() for _ in range(3)]
+        opened.extend(fd for pipe in pipes for fd in pipe)
+        for fd in opened[-6:]:
+            os.set_blocking(fd, False)
+        return -1, (pipes[0][1], pipes[1][0], pipes[2][0])
 
     def in_memory(lines: bytes) -> tuple[int, bytes]:
         known = real(lines)
@@ -214,10 +217,11 @@ def tree_far(data: bytes) -> None:
             for at in range(0, min(len(data), 1 << 15), 4096):
                 os.write(into, data[at : at + 4096])
                 relay._obey()
-                for act in list(relay._ready.values()):
-                    act()
+                for act in list(relay._poll.calls.values()):
+                    act(0.0, 0)
                 relay._going.clear()
         finally:
+            relay._poll.epoll.close()
             for fd in (come, into, out, go, *opened):
                 with suppress(OSError):  # the relay has closed some
                     os.close(fd)
@@ -283,8 +287,8 @@ def fences(data: bytes) -> None:
 
 def pmix_state() -> Any:
     return SimpleNamespace(
-        connected=set(), finalized=set(), mpis={}, folder=folder(), others={}, worlds={},
-        poll=SimpleNamespace(register=nothing, modify=nothing, unregister=nothing),
+        connected=set(), finalized=set(), mpis={}, folder=folder(), worlds={},
+        poll=SimpleNamespace(add=nothing, change=nothing, remove=nothing),
     )  # fmt: skip
 
 
@@ -448,7 +452,7 @@ def pmix_serving(data: bytes) -> None:
     ranks = Ranks(take)
     job = {"name": b"n", "node": 0, "hosts": [], "folder": "/f"}
     serving = pmix_server.Serving(-1, SimpleNamespace(), job, pmix_server.Found([]))  # type: ignore[arg-type]
-    serving.poll.close()
+    serving.poll.epoll.close()
     library: Any = ranks
     serving.library = library
     serving.tell = lambda type, **fields: ranks.told.append(  # type: ignore[method-assign]

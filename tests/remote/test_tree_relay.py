@@ -290,7 +290,7 @@ def test_it_ends_with_who_started_it() -> None:
         wait_for(lambda: not _lives(pid))
 
 
-@cases("files", [12, 8])
+@cases("files", [13, 9])
 def test_a_command_that_cannot_be_started_is_told_of(files: int) -> None:
     """However many: what was opened for one of them is closed."""
     relay = Relay(files)

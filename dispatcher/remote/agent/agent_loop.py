@@ -17,6 +17,7 @@ from time import monotonic
 
 from dispatcher.remote.agent.node import Node
 from dispatcher.remote.host import host_facts, own_folder, process, proctree
+from dispatcher.remote.host.poll import Poll, read
 from dispatcher.remote.protocol import frames
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -75,23 +76,17 @@ class Loop:
         self.peer: SshPeer | None = None  # the launcher's machine, if its answers can be seen
         self.question: Question | None = None
         self.exit_code: int | None = None
-        self.poll = select.epoll()
-        self.writing = False
+        self.poll = Poll(self.act)
 
     def run(self) -> int:
         """Serve until the job is over; returns the agent's exit code."""
-        wake_in, wake_out = os.pipe()
-        os.set_blocking(wake_in, False)
-        os.set_blocking(wake_out, False)
-        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up descriptor reports it
+        self.poll.on_child(self.reap)
         lost: list[int] = []
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             signal.signal(number, lambda number, _: lost.append(number))
         os.set_blocking(self.link_in, False)
         os.set_blocking(self.link_out, False)
-        self.poll.register(self.link_in, select.EPOLLIN)
-        self.poll.register(wake_in, select.EPOLLIN)
+        self.poll.add(self.link_in, lambda *_: self.read_link())
         # the process that started the agent may have blocked signals that the agent needs
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         while True:
@@ -108,30 +103,7 @@ class Loop:
             when = self.node.next_deadline()
             if self.pmi is not None:
                 when = min(when, self.pmi.next_deadline())
-            wait = max(0.0, min(when - monotonic(), 1e6))  # it takes no infinity
-            for fd, event in self.poll.poll(wait):
-                if fd == wake_in:
-                    os.read(wake_in, 4096)
-                    self.reap()
-                else:
-                    self.serve(fd, event)
-
-    def serve(self, fd: int, event: int) -> None:
-        """Read one ready descriptor, unless it was closed a moment ago."""
-        if fd == self.link_in:
-            self.read_link()
-        elif fd in self.readable:
-            self.read_rank(fd)
-        elif self.pmi is not None and fd in self.pmi.fds:
-            self.act(self.pmi.read(self.pmi.fds[fd], monotonic()))
-        elif self.pmi is not None and fd in self.pmi.others:
-            self.act(self.pmi.others[fd](fd, monotonic()))
-        elif self.stdin is not None and fd in self.stdin.fds:
-            self.act(self.stdin.ready(fd, event))
-        elif self.rendezvous is not None and fd == self.rendezvous.fileno():
-            self.rendezvous.greet()
-        elif self.sampler is not None and fd == self.sampler.fd:
-            self.act(self.sampler.read(self.node.paused or len(self.first) > 64))
+            self.poll.turn(max(0.0, min(when - monotonic(), 1e6)))  # it takes no infinity
 
     # -- the machine ----------------------------------------------------------
 
@@ -139,9 +111,9 @@ class Loop:
         """Give the node an event, and do its actions."""
         self.act(self.node.handle(event, monotonic()))
 
-    def act(self, actions: list[Action]) -> None:
+    def act(self, actions: list[Action] | None) -> None:
         """Do each action by the method of its name; see ``node``."""
-        for action in actions:
+        for action in actions or ():
             getattr(self, "do_" + action[0])(*action[1:])
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
@@ -200,15 +172,17 @@ class Loop:
         found["self_fencing"] = int(self.peer is not None)
         wanted = message["reserve"]
         before, self.rendezvous = self.rendezvous, None
+        if before is not None:
+            self.poll.remove(before.fileno())
         if wanted is not None:
             from dispatcher.remote.agent.rendezvous_port import RendezvousPort
 
             if before is not None and wanted:
                 before.close()  # it has claimed the same port
             try:
-                self.rendezvous = RendezvousPort(self.token, wanted)
-                self.poll.register(self.rendezvous.fileno(), select.EPOLLIN)
-                found["port"] = self.rendezvous.port
+                self.rendezvous = port = RendezvousPort(self.token, wanted)
+                self.poll.add(port.fileno(), lambda *_: port.greet())
+                found["port"] = port.port
             except OSError as error:
                 which = "port %d" % wanted if wanted else "any port"
                 problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
@@ -262,7 +236,7 @@ class Loop:
         """Start the ranks of the plan."""
         self.before_start = (host_facts.oom_kills(), monotonic())
         if self.rendezvous is not None:
-            self.poll.unregister(self.rendezvous.fileno())
+            self.poll.remove(self.rendezvous.fileno())
             self.rendezvous.close_listener()
         if message.get("stdin"):
             from dispatcher.remote.agent.rank_stdin import Stdin
@@ -305,7 +279,7 @@ class Loop:
             for stream, fd in started.pipes.items():
                 self.readable[fd] = (started, stream)
                 if self.reading:
-                    self.poll.register(fd, select.EPOLLIN)
+                    self.listen(fd)
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
         if self.sampler is not None:
@@ -326,6 +300,7 @@ class Loop:
         ranks = {rank: member.pid for rank, member in self.ranks.items()}
         try:
             self.sampler.begin(message, ranks, self.error_folder, self.mark)
+            self.poll.add(self.sampler.fd, lambda *_: self.read_sampler())
         except OSError as error:
             self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
 
@@ -431,7 +406,7 @@ class Loop:
             member = self.cuts.popleft()
             for stream, fd in list(member.pipes.items()):
                 size = 0  # read up to a full pipe: nothing that the rank itself wrote is lost
-                while size < PIPE_LIMIT and (data := process.read(fd, frames.OUTPUT_LIMIT)):
+                while size < PIPE_LIMIT and (data := read(fd, frames.OUTPUT_LIMIT)):
                     size += len(data)
                     self.take_output(member, stream, data)
                 self.end_stream(member, stream)
@@ -475,12 +450,21 @@ class Loop:
             member.rank, member.pid, member.status, self.error_folder, *self.before_start
         )
 
+    def read_sampler(self) -> list[Action]:
+        """Take the sampler's messages, without samples while the launcher does not read."""
+        drop = self.node.paused or len(self.first) > 64
+        return [] if self.sampler is None else self.sampler.read(drop)
+
+    def listen(self, fd: int) -> None:
+        """Read this output of a rank as soon as there is some."""
+        self.poll.add(fd, lambda *_: self.read_rank(fd))
+
     def read_rank(self, fd: int) -> None:
         """Take output of a rank, as much as there is credit for."""
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             return  # another was read just before: ``flush`` leaves the pipes alone
-        data = process.read(fd, min(frames.OUTPUT_LIMIT, self.credit))
+        data = read(fd, min(frames.OUTPUT_LIMIT, self.credit))
         if data is None:
             return
         if not data:
@@ -519,8 +503,7 @@ class Loop:
         """An output of a rank has ended: close it, and say how long it was."""
         fd = member.pipes.pop(stream)
         del self.readable[fd]
-        if self.reading:
-            self.poll.unregister(fd)
+        self.poll.remove(fd)
         os.close(fd)
         count = frames.COUNT.pack(member.counts[stream])
         self.queue_output(frames.encode(frames.ENDED, count, member.rank, stream))
@@ -548,16 +531,13 @@ class Loop:
             return
         self.reading = wanted
         for fd in self.readable:
-            if wanted:
-                self.poll.register(fd, select.EPOLLIN)
-            else:
-                self.poll.unregister(fd)
+            (self.listen if wanted else self.poll.remove)(fd)
 
     # -- the link -------------------------------------------------------------
 
     def read_link(self) -> None:
         """Carry out the launcher's frames; end of file or an invalid frame ends the link."""
-        data = process.read(self.link_in, 1 << 20)
+        data = read(self.link_in, 1 << 20)
         if data is None:
             return
         if not data:
@@ -580,7 +560,7 @@ class Loop:
 
     def lose_link(self) -> None:
         """The link has ended: the ranks follow."""
-        self.poll.unregister(self.link_in)
+        self.poll.remove(self.link_in)
         self.tell(("lifeline", self.guardian.why()))
 
     def flush(self) -> None:
@@ -599,13 +579,10 @@ class Loop:
             self.second.clear()
             self.second_size = 0
         self.pace()
-        wanted = bool(self.sending)
-        if wanted != self.writing:
-            self.writing = wanted
-            if wanted:
-                self.poll.register(self.link_out, select.EPOLLOUT)
-            else:
-                self.poll.unregister(self.link_out)
+        if not self.sending:
+            self.poll.remove(self.link_out)
+        elif self.link_out not in self.poll.calls:
+            self.poll.add(self.link_out, lambda *_: None, select.EPOLLOUT)
 
     def next_burst(self) -> bytes:
         """Whole frames for one write: all control first, then some output."""

@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Tuple
 
+    from dispatcher.remote.host.poll import Poll
+
     Action = Tuple[Any, ...]
 
 #: bytes of one write
@@ -26,7 +28,7 @@ PORTION = 64 << 10
 class Stdin:
     """The pipes of ``readers`` (ranks of this host), and the bytes that they have not taken yet."""
 
-    def __init__(self, poll: select.epoll, readers: list[int]) -> None:
+    def __init__(self, poll: Poll, readers: list[int]) -> None:
         self.poll = poll
         self.readers = readers
         self.held = bytearray()
@@ -35,16 +37,14 @@ class Stdin:
         self.unpaid = 0  # bytes taken by all and not yet given back as credit
         self.places: dict[int, int] = {}  # rank -> place of the first byte it has not taken
         self.ends: dict[int, int] = {}  # rank -> our end of its pipe
-        self.fds: dict[int, int] = {}  # our end -> rank
 
     def open(self, rank: int) -> int:
         """The end that ``rank`` reads; the caller closes it after the spawn. Raises: OSError."""
         theirs, ours = os.pipe()
         os.set_blocking(ours, False)
         # no event is asked for: the poll always reports that the reader has gone
-        self.poll.register(ours, 0)
+        self.poll.add(ours, lambda _, events: self.ready(rank, events), 0)
         self.ends[rank] = ours
-        self.fds[ours] = rank
         self.places[rank] = self.base
         return theirs
 
@@ -52,8 +52,8 @@ class Stdin:
         """Let go of ``rank``'s pipe, if there is one: it has had all, or will take no more."""
         fd = self.ends.pop(rank, None)
         if fd is not None:
-            del self.fds[fd], self.places[rank]
-            self.poll.unregister(fd)
+            del self.places[rank]
+            self.poll.remove(fd)
             os.close(fd)
 
     def feed(self, data: bytes) -> list[Action]:
@@ -65,10 +65,9 @@ class Stdin:
             actions += self._write(rank)
         return actions + self._settle()
 
-    def ready(self, fd: int, event: int) -> list[Action]:
-        """Act on an event of ``fd``: the pipe has room, or its reader is gone."""
-        rank = self.fds[fd]
-        if event & select.EPOLLERR:
+    def ready(self, rank: int, events: int) -> list[Action]:
+        """Act on events of ``rank``'s pipe: it has room, or its reader is gone."""
+        if events & select.EPOLLERR:
             return self.ended(rank)
         return self._write(rank) + self._settle()
 
@@ -93,7 +92,7 @@ class Stdin:
         if place == end and self.over:
             self.close(rank)
         else:
-            self.poll.modify(fd, select.EPOLLOUT if place < end else 0)
+            self.poll.change(fd, select.EPOLLOUT if place < end else 0)
         return []
 
     def _leave(self, rank: int) -> list[Action]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from _signal import SIGKILL  # type: ignore[import-not-found]
 
-from dispatcher.remote.host import process
 from dispatcher.remote.host.host_facts import oom_kills
+from dispatcher.remote.host.poll import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def error_of(folder: str | None, rank: int) -> dict[str, Any]:
         fd = os.open("%s/rank-%d.json" % (folder, rank), flags)
     except OSError:
         return {}
-    error = process.read(fd, ERROR_LIMIT)
+    error = read(fd, ERROR_LIMIT)
     os.close(fd)
     return {"error": error} if error else {}
 

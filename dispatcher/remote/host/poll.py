@@ -33,21 +33,21 @@ class Poll:
     def __init__(self, act: Callable[[Any], object] = bool) -> None:
         self.calls: dict[int, Call] = {}
         self._act = act
-        self._epoll = select.epoll()
+        self.epoll = select.epoll()
 
     def add(self, fd: int, call: Call, events: int = select.EPOLLIN) -> None:
         """Wait for one of ``events`` of ``fd``, too; an error or the end always counts."""
         self.calls[fd] = call
-        self._epoll.register(fd, events)
+        self.epoll.register(fd, events)
 
     def change(self, fd: int, events: int) -> None:
         """Wait for other ``events`` of ``fd``."""
-        self._epoll.modify(fd, events)
+        self.epoll.modify(fd, events)
 
     def remove(self, fd: int) -> None:
         """Wait no more for ``fd``, if we do; call this before it is closed."""
         if self.calls.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            self.epoll.unregister(fd)
 
     def on_child(self, reap: Callable[[], object]) -> None:
         """Call ``reap`` when a child has ended, and wake up at every signal with a handler."""
@@ -65,7 +65,7 @@ class Poll:
 
     def turn(self, seconds: float = -1.0) -> None:
         """Wait until something is ready, for ``seconds`` at most, and make the calls for it."""
-        for fd, events in self._epoll.poll(seconds):
+        for fd, events in self.epoll.poll(seconds):
             call = self.calls.get(fd)  # an earlier call may have removed it
             if call is not None:
                 self._act(call(monotonic(), events))

@@ -90,16 +90,6 @@ def spawn(
     return Process(rank, pid, out, err)
 
 
-def read(fd: int, size: int) -> bytes | None:
-    """Up to ``size`` bytes that are there now; None for nothing yet, b"" at the end."""
-    try:
-        return os.read(fd, size)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
-
-
 def _become(
     parent: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, fds: tuple[int, ...]
 ) -> NoReturn:

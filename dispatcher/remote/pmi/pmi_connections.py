@@ -8,16 +8,16 @@ MPI speaks PMIx it finds the port of a listener; its first connection there load
 from __future__ import annotations
 
 import os
-import select
 from _socket import AF_INET, SOCK_STREAM, socket, socketpair
 
-from dispatcher.remote.host import process
+from dispatcher.remote.host.poll import read
 from dispatcher.remote.pmi.pmi_state import PmiState, World
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from dispatcher.remote.host.poll import Poll
     from dispatcher.remote.pmi.pmi_port import PmiPort
     from dispatcher.remote.pmi.pmi_replies import PmiReplies
     from dispatcher.remote.pmi.pmi_server import Action
@@ -28,7 +28,7 @@ READ_SIZE = 64 << 10
 class PmiConnections(PmiState):
     """The connections of all ranks on this host."""
 
-    def __init__(self, poll: select.epoll) -> None:
+    def __init__(self, poll: Poll) -> None:
         super().__init__(poll)
         self.port: PmiPort | None = None
         self._replies: PmiReplies | None = None  # from the first message of a rank on
@@ -43,7 +43,7 @@ class PmiConnections(PmiState):
         if job.get("port"):
             from dispatcher.remote.pmi.pmi_port import PmiPort
 
-            self.port = PmiPort(self, lambda *came: self.replies().admit(*came))
+            self.port = PmiPort(self, self.admit)
         if job.get("pmix") and not self.place:
             self.listener = socket(AF_INET, SOCK_STREAM)
             self.listener.bind(("127.0.0.1", 0))
@@ -51,8 +51,7 @@ class PmiConnections(PmiState):
             self.listener.setblocking(False)
             self.place = b"%s_srv.0;tcp4://127.0.0.1:%d"
             self.place %= (world.job["name"], self.listener.getsockname()[1])
-            self.poll.register(self.listener.fileno(), select.EPOLLIN)
-            self.others[self.listener.fileno()] = self.knocked
+            self.poll.add(self.listener.fileno(), lambda *_: self.knocked())
 
     def place_hook(self, folder: str | None, env: dict[bytes, bytes], hook: bytes | None) -> None:
         """Have the ranks' Python load ``hook``, a file in ``folder``, by way of ``env``."""
@@ -82,24 +81,31 @@ class PmiConnections(PmiState):
             return -1, known
         ours, theirs = (end.detach() for end in socketpair())
         os.set_blocking(ours, False)
-        self.fds[ours] = rank
-        self.ends[rank] = ours
-        self.poll.register(ours, select.EPOLLIN)
+        self.join(rank, ours)
         known[b"PMI_FD"] = b"%d" % theirs
         if world.index:
             known[b"PMI_SPAWNED"] = b"1"  # MPI_Comm_get_parent then reads the preput keys
         return theirs, known
 
-    def knocked(self, fd: int, now: float) -> list[Action]:
-        """Accept a rank that wants PMIx; ask the launcher for the server. fd: the listener."""
+    def join(self, rank: int, fd: int) -> None:
+        """Hear ``rank`` on our end ``fd``."""
+        self.ends[rank] = fd
+        self.poll.add(fd, lambda now, _: self.read(rank, now))
+
+    def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
+        """Take connection ``fd`` of ``rank``, and the ``data`` that followed its name."""
+        self.join(rank, fd)
+        return self.replies().welcome(rank, data, now)
+
+    def knocked(self) -> list[Action]:
+        """Accept a rank that wants PMIx; ask the launcher for the server."""
         from dispatcher.remote.host import tcp_peer
 
         assert self.listener is not None
         self.caller = tcp_peer.accept(self.listener)
         if self.caller is None:
             return []
-        self.poll.unregister(fd)
-        del self.others[fd]
+        self.poll.remove(self.listener.fileno())
         self.spoken = True
         return [("send", "pmix_wanted", {})]
 
@@ -108,6 +114,7 @@ class PmiConnections(PmiState):
         if self.port is not None:
             self.port.close()
         if self.listener is not None:
+            self.poll.remove(self.listener.fileno())
             self.listener.close()
 
     def leave(self, rank: int) -> None:
@@ -122,7 +129,7 @@ class PmiConnections(PmiState):
 
     def read(self, rank: int, now: float) -> list[Action]:
         """Read and handle the data of ``rank``; returns the actions other than replies."""
-        data = process.read(self.ends[rank], READ_SIZE)
+        data = read(self.ends[rank], READ_SIZE)
         if data is None:
             return []
         if not data:

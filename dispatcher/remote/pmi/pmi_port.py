@@ -8,10 +8,10 @@ is heard, and each ID is let in once. Source: MPICH's ``simple_pmi.c``.
 from __future__ import annotations
 
 import os
-import select
 from _socket import AF_INET, SOCK_STREAM, socket
 
-from dispatcher.remote.host import process, tcp_peer
+from dispatcher.remote.host import tcp_peer
+from dispatcher.remote.host.poll import read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,22 +42,16 @@ class PmiPort:
         self.listener.listen(1024)
         self.listener.setblocking(False)
         self.place = self.listener.getsockname()
-        self._register(self.listener.fileno())
+        self.poll.add(self.listener.fileno(), lambda *_: self._greet())
 
     def expect(self, rank: int) -> dict[bytes, bytes]:
         """Variables that lead ``rank`` to this port."""
         self.awaited.add(rank)
         return {b"PMI_PORT": b"127.0.0.1:%d" % self.place[1], b"PMI_ID": b"%d" % rank}
 
-    def _register(self, fd: int) -> None:
-        self.poll.register(fd, select.EPOLLIN)
-        self.state.others[fd] = self.ready
-
     def ready(self, fd: int, now: float) -> list[Action]:
-        """Read ``fd``: the listener, or a connection that has not named its rank yet."""
-        if fd not in self.unauthenticated:
-            return self._greet()
-        data = process.read(fd, LINE_LIMIT)
+        """Read connection ``fd``, which has not named its rank yet."""
+        data = read(fd, LINE_LIMIT)
         if data is None:
             return []
         received = self.unauthenticated[fd] + data
@@ -71,7 +65,8 @@ class PmiPort:
         rank = int(name)
         if rank not in self.awaited or rank not in self.state.world_of:
             return self._refuse(fd, "no rank is expected as PMI_ID %d (any more)" % rank)
-        del self.unauthenticated[fd], self.state.others[fd]
+        del self.unauthenticated[fd]
+        self.poll.remove(fd)
         self.awaited.remove(rank)
         if not self.awaited:
             self.close()
@@ -82,8 +77,7 @@ class PmiPort:
         for fd in list(self.unauthenticated):
             self._send_away(fd)
         if self.listener.fileno() >= 0:
-            self.poll.unregister(self.listener.fileno())
-            del self.state.others[self.listener.fileno()]
+            self.poll.remove(self.listener.fileno())
             self.listener.close()
 
     def _greet(self) -> list[Action]:
@@ -92,7 +86,7 @@ class PmiPort:
         except OSError:
             return []
         os.set_blocking(fd, False)
-        self._register(fd)
+        self.poll.add(fd, lambda now, _: self.ready(fd, now))
         self.unauthenticated[fd] = b""
         user = tcp_peer.user_of(fd)
         if user != os.geteuid():
@@ -113,6 +107,6 @@ class PmiPort:
         return [("send", "notice", {"text": text})]
 
     def _send_away(self, fd: int) -> None:
-        del self.unauthenticated[fd], self.state.others[fd]
-        self.poll.unregister(fd)
+        del self.unauthenticated[fd]
+        self.poll.remove(fd)
         os.close(fd)

@@ -37,10 +37,8 @@ class PmiReplies:
         self.state.spoken = True
         return first + self.reply(serving(world).feed(rank, data, now))
 
-    def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
-        """Take connection ``fd`` of ``rank``, and the ``data`` that followed its name."""
-        self.state.fds[fd] = rank
-        self.state.ends[rank] = fd
+    def welcome(self, rank: int, data: bytes, now: float) -> list[Action]:
+        """Answer ``rank``, which came by the port, and the ``data`` that followed its name."""
         world = self.state.world_of[rank]
         words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
         answer = words % (world.job["size"], rank - world.first)

@@ -7,17 +7,14 @@ its own server (``pmi_server``), until its last rank here has ended.
 from __future__ import annotations
 
 import os
-import select
 from _socket import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-    from dispatcher.remote.pmi.pmi_server import Action, Server
-
-    Handler = Callable[[int, float], list[Action]]
+    from dispatcher.remote.host.poll import Poll
+    from dispatcher.remote.pmi.pmi_server import Server
 
 
 class World:
@@ -39,13 +36,11 @@ class World:
 class PmiState:
     """The worlds, the descriptors, and the state of each rank."""
 
-    def __init__(self, poll: select.epoll) -> None:
+    def __init__(self, poll: Poll) -> None:
         self.poll = poll
         self.worlds: dict[int, World] = {}
         self.world_of: dict[int, World] = {}  # rank -> its world, while it lives
-        self.fds: dict[int, int] = {}  # our end -> rank
         self.ends: dict[int, int] = {}  # rank -> our end
-        self.others: dict[int, Handler] = {}  # descriptors without a rank -> their readers
         self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
         self.place = b""  # the value of the variables that lead to it
         self.caller: int | None = None  # the first connection to it, until that is served
@@ -59,8 +54,7 @@ class PmiState:
         """Let go of ``rank``'s connection, if there is one."""
         fd = self.ends.pop(rank, None)
         if fd is not None:
-            del self.fds[fd]
-            self.poll.unregister(fd)
+            self.poll.remove(fd)
             os.close(fd)
 
     def standing(self, rank: int) -> str:

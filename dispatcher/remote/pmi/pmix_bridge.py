@@ -117,15 +117,14 @@ class PmixBridge:
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)
-        self.state.poll.register(self.link, select.EPOLLIN)
-        self.state.others[self.link] = self.ready
+        self.state.poll.add(self.link, lambda now, _: self.ready(now))
         self._write()
 
-    def ready(self, fd: int, now: float) -> list[Action]:
+    def ready(self, now: float) -> list[Action]:
         """Act on an event of the serving process: it takes bytes, has sent some, or ended."""
         self._write()
         try:
-            data = os.read(fd, 1 << 20)
+            data = os.read(self.link, 1 << 20)
             messages = [unpack(frame.body) for frame in self.decoder.feed(data)]
         except BlockingIOError:
             return []
@@ -138,7 +137,7 @@ class PmixBridge:
 
     def catch_up(self, now: float) -> list[Action]:
         """Take the serving process's last messages about a rank, before its end counts."""
-        return self.ready(self.link, now) if self.link in self.state.others else []
+        return self.ready(now) if self.link >= 0 else []
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
         """Carry out ``release_fence`` or ``ask_waiting`` of a fence; None if it is PMI-1's."""
@@ -335,12 +334,11 @@ class PmixBridge:
         except OSError:  # it has ended, which is read from the same socket
             self.outgoing.clear()
         wanted = select.EPOLLOUT if self.outgoing else 0
-        self.state.poll.modify(self.link, select.EPOLLIN | wanted)
+        self.state.poll.change(self.link, select.EPOLLIN | wanted)
 
     def _ended(self) -> list[Action]:
         """Clean up after the serving process, which ended; its ranks would wait for ever."""
-        self.state.poll.unregister(self.link)
-        del self.state.others[self.link]
+        self.state.poll.remove(self.link)
         os.close(self.link)
         self.link = -1
         if self.state.finalized >= self.state.connected and self.state.finalized:

@@ -20,6 +20,7 @@ from _socket import SOL_SOCKET, socket
 from _thread import allocate_lock
 
 from dispatcher.remote.host import shm, tcp_peer
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
@@ -79,7 +80,9 @@ class Serving:
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # data that ranks of other hosts have put
         self.door = Door(os.fsdecode(job["folder"]))
-        self.poll = select.epoll()
+        self.poll = Poll()
+        self.decoder = Decoder()
+        self.linked = True
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
 
@@ -94,23 +97,19 @@ class Serving:
             return
         version, pmix = library.version, self.found.pmix
         self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
-        decoder = Decoder()
         self.let_in(client)
         self.listener.setblocking(False)
-        self.poll.register(self.listener.fileno(), select.EPOLLIN)
-        self.poll.register(self.link, select.EPOLLIN)
-        while True:
-            for fd, event in self.poll.poll():
-                if fd == self.link:
-                    data = os.read(fd, 1 << 20)
-                    if not data:
-                        return
-                    for frame in decoder.feed(data):
-                        self.take(library, unpack(frame.body))
-                elif fd == self.listener.fileno():
-                    self.admit()
-                elif fd in self.across:
-                    self.carry(fd, event)
+        self.poll.add(self.listener.fileno(), lambda *_: self.admit())
+        self.poll.add(self.link, lambda *_: self.hear(library))
+        while self.linked:
+            self.poll.turn()
+
+    def hear(self, library: Library) -> None:
+        """Take the agent's messages, or the end of the link."""
+        data = os.read(self.link, 1 << 20)
+        self.linked = bool(data)
+        for frame in self.decoder.feed(data):
+            self.take(library, unpack(frame.body))
 
     # -- the library ------------------------------------------------------------------
 
@@ -272,11 +271,12 @@ class Serving:
         except OSError:
             os.close(fd)
             return
-        for one, two in ((fd, other), (other, fd)):
+        self.across.update({fd: other, other: fd})
+        for one in (fd, other):
             os.set_blocking(one, False)
-            self.across[one] = two
             self.waiting[one] = b""
-            self.poll.register(one, select.EPOLLIN)
+        self.poll.add(fd, lambda _, events: self.carry(fd, events))
+        self.poll.add(other, lambda _, events: self.carry(other, events))
 
     def carry(self, fd: int, event: int) -> None:
         """Move bytes that ``fd`` has, or that wait for it; close both ends at the end of one."""
@@ -298,12 +298,12 @@ class Serving:
             return
         for one, two in ((fd, other), (other, fd)):  # read one only if the other takes its bytes
             wanted = 0 if self.waiting[two] else select.EPOLLIN
-            self.poll.modify(one, wanted | (select.EPOLLOUT if self.waiting[one] else 0))
+            self.poll.change(one, wanted | (select.EPOLLOUT if self.waiting[one] else 0))
 
     def part(self, *fds: int) -> None:
         """Close both ends of carried connections."""
         for fd in fds:
-            self.poll.unregister(fd)
+            self.poll.remove(fd)
             del self.across[fd], self.waiting[fd]
             os.close(fd)
 

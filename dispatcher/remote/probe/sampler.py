@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, Tuple
 
+    from dispatcher.remote.host.poll import Poll
+
     Action = Tuple[Any, ...]
 
 #: seconds after which a GPU that does not answer is late, beyond one period; and until a retry
@@ -38,7 +40,7 @@ class Sampler:
     """The agent's side. fd: of the pipe, or -1. silence: how long a rank has not written."""
 
     def __init__(
-        self, poll: select.epoll, silence: Callable[[int], float | None] = lambda rank: None
+        self, poll: Poll, silence: Callable[[int], float | None] = lambda rank: None
     ) -> None:
         self.poll = poll
         self.silence = silence
@@ -76,7 +78,6 @@ class Sampler:
 
         self.pid, self.fd = child(work, "sampler")
         os.set_blocking(self.fd, False)
-        self.poll.register(self.fd, select.EPOLLIN)
 
     def read(self, drop: bool) -> list[Action]:
         """Messages of the sampler. drop: leave out samples, because the launcher does not read."""
@@ -102,7 +103,7 @@ class Sampler:
         """Sample no more; the pids that end by this, or did when it ended by itself."""
         if self.fd < 0:
             return self.ending
-        self.poll.unregister(self.fd)
+        self.poll.remove(self.fd)
         os.close(self.fd)
         self.fd = -1
         self.decoder = Decoder()

@@ -245,7 +245,7 @@ class TreeTransport(Transport):
 
 
 #: the relay, in the order of its imports
-_MODULES = ("protocol.mux", "tree_relay")
+_MODULES = ("protocol.mux", "host.poll", "tree_relay")
 
 
 @functools.cache

@@ -6,7 +6,6 @@ Nothing is started and nobody is killed: what would be is noted. Frames cross re
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 
 from dispatcher.remote.agent import agent_loop
 from dispatcher.remote.agent.guardian import GuardianPipe
-from dispatcher.remote.host import process, proctree, shm
+from dispatcher.remote.host import poll, process, proctree, shm
 from dispatcher.remote.protocol.frames import CONTROL, COUNT, ENDED, OUTPUT, Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 from remote.driver import noting
@@ -60,6 +59,7 @@ class Played:
         self._decoder = Decoder()
         put = monkeypatch.setattr
         put(agent_loop, "monotonic", lambda: self.now)
+        put(poll, "monotonic", lambda: self.now)
         put(process, "spawn", self._spawn)
         put(proctree, "send_signal", noting(self.signals, True))
         put(proctree, "signal_leftovers", noting(self.leftovers))
@@ -69,7 +69,7 @@ class Played:
         put(shm, "library", lambda pid: "")
         self.guardian = GuardianPipe(os.getppid(), guarding)
         self.loop = agent_loop.Loop(link_in, link_out, self.guardian)
-        self.loop.poll.register(link_in, select.EPOLLIN)
+        self.loop.poll.add(link_in, lambda *_: self.loop.read_link())
         self._fds = [link_in, link_out, guarding, self._guarded]
 
     # -- what it does to others -----------------------------------------------------
@@ -127,8 +127,11 @@ class Played:
 
     def turn(self) -> None:
         """Let the loop look once at all that may have come."""
-        for fd, event in self.loop.poll.poll(0.0):
-            self.loop.serve(fd, event)
+        self.loop.poll.turn(0.0)
+
+    def ready(self) -> list[int]:
+        """The descriptors that the loop would look at now."""
+        return [fd for fd, _ in self.loop.poll.epoll.poll(0.0)]
 
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
@@ -218,8 +221,8 @@ class Played:
             loop.rendezvous.close()
         pmi = loop.pmi
         own = [] if loop.stdin is None else list(loop.stdin.ends.values())
-        own += [] if pmi is None else list(pmi.fds)
+        own += [] if pmi is None else list(pmi.ends.values())
         for fd in [*self._fds, *loop.readable, *own, self._to_loop, self._from_loop]:
             if fd >= 0:
                 os.close(fd)
-        loop.poll.close()
+        loop.poll.epoll.close()

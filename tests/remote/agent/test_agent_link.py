@@ -17,7 +17,6 @@ import pytest
 from dispatcher.remote.agent import agent_loop
 from dispatcher.remote.agent.agent_loop import LANE_LIMIT
 from dispatcher.remote.agent.node import DRAIN, EXIT_LIFELINE, EXIT_OK
-from dispatcher.remote.host import process
 from dispatcher.remote.pmi.pmix_upcalls import LOG_LIMIT
 from dispatcher.remote.protocol.frames import (
     CONTROL,
@@ -54,7 +53,7 @@ def held_back(played: Played) -> bool:
 
 def waits(played: Played) -> bool:
     """Whether the loop waits for the link to take more."""
-    return played.loop.writing
+    return played.loop.link_out in played.loop.poll.calls
 
 
 def fill(played: Played) -> None:
@@ -88,11 +87,11 @@ class TestCredit:
     def test_without_credit_the_pipes_are_left_alone(self, played: Played) -> None:
         start(played, credit=0)
         played.says(0, b"x")
-        assert played.loop.poll.poll(0.0) == []
+        assert played.ready() == []
         assert held_back(played)
         played.order("credit", count=1)
         assert not held_back(played)
-        assert len(played.loop.poll.poll(0.0)) == 1
+        assert len(played.ready()) == 1
         played.turn()
         assert held_back(played)
 
@@ -213,7 +212,7 @@ class TestCredit:
         self, played: Played, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         start(played)
-        monkeypatch.setattr(process, "read", lambda fd, size: b"x" * size)
+        monkeypatch.setattr(agent_loop, "read", lambda fd, size: b"x" * size)
         played.cuts(0)
         monkeypatch.undo()
         played.hear()
@@ -230,7 +229,7 @@ class TestLanes:
         data = b"x" * OUTPUT_LIMIT
         for _ in range(20):
             played.says(0, data)
-            if not played.loop.poll.poll(0.0):
+            if not played.ready():
                 break
             played.turn()
         frame = len(data) + HEADER.size
@@ -254,7 +253,7 @@ class TestLanes:
         assert OUTPUT in kinds[kinds.index(CONTROL, 2) :]
         assert not waits(played)
         assert not held_back(played)
-        assert not [fd for fd, _ in played.loop.poll.poll(0.0) if fd == played.loop.link_out]
+        assert played.loop.link_out not in played.ready()
 
     def test_a_link_that_nobody_reads_any_more_keeps_nothing(self, played: Played) -> None:
         start(played)
@@ -276,7 +275,7 @@ class TestEnd:
         assert sorted(pid for pid, number in played.signals if number == TERM) == sorted(
             -one.pid for one in played.started.values()
         )
-        assert played.loop.poll.poll(0.0) == []  # its end is told once
+        assert played.ready() == []  # its end is told once
         assert played.loop.exit_code is None
         played.pass_time(0.5)
         assert played.loop.exit_code == EXIT_LIFELINE

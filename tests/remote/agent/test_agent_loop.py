@@ -6,6 +6,7 @@ import errno
 import gc
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -17,6 +18,7 @@ from rig import wait_for
 from dispatcher.remote.agent import agent_loop, rendezvous_port
 from dispatcher.remote.agent.guardian import SLACK
 from dispatcher.remote.host import failure_info, host_facts, process
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.protocol.frames import INPUT, encode
 from remote.agent.played import FIRST_PID, MPI, Played
@@ -100,7 +102,7 @@ class TestPrepare:
     def test_the_port_greets_until_ranks_start(self, played: Played) -> None:
         port = played.prepare(reserve=0, token=b"0123456789abcdef")["facts"]["port"]
         with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
-            wait_for(lambda: played.loop.poll.poll(0.0), 30, "the call comes")
+            wait_for(lambda: played.ready(), 30, "the call comes")
             played.turn()
             assert caller.recv(99) == b"0123456789abcdef"
         played.start()
@@ -376,8 +378,10 @@ class Sampling:
 
     made: list[Sampling]
 
-    def __init__(self, poll: object, silence: object) -> None:
-        self.fd, self.seconds, self.pid = -1, 0.0, 70
+    def __init__(self, poll: Poll, silence: object) -> None:
+        self.poll = poll
+        self.fd, self.into = os.pipe()
+        self.seconds, self.pid = 0.0, 70
         self.begun: list[Any] = []
         self.refuses = False
         self.drops: list[bool] = []
@@ -387,6 +391,7 @@ class Sampling:
         if self.refuses:
             raise OSError(errno.EAGAIN, "no more processes")
         self.seconds = order["seconds"]
+        self.stop()
         self.begun.append((order, *what))
 
     def read(self, drop: bool) -> list[Any]:
@@ -394,6 +399,7 @@ class Sampling:
         return [("send", "sample", {})]
 
     def stop(self) -> set[int]:
+        self.poll.remove(self.fd)
         return {self.pid}
 
 
@@ -413,9 +419,13 @@ def test_for_how_long_a_rank_is_silent(played: Played, monkeypatch: pytest.Monke
 
 class TestSamples:
     @pytest.fixture(autouse=True)
-    def played_sampler(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def played_sampler(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         Sampling.made = []
         monkeypatch.setattr(sampler, "Sampler", Sampling)
+        yield
+        for one in Sampling.made:
+            os.close(one.fd)
+            os.close(one.into)
 
     def test_those_who_are_there_are_sampled_and_who_comes_later_too(self, played: Played) -> None:
         folder = played.prepare()["facts"]["error_folder"]
@@ -453,14 +463,14 @@ class TestSamples:
         played.start([b"a"])
         played.order("sample", seconds=1.0)
         (one,) = Sampling.made
-        one.fd = 9999
+        os.write(one.into, b"x")
         for waiting in (0, 64, 65):
             played.loop.first.clear()
             played.loop.first.extend([b""] * waiting)
-            played.loop.serve(9999, 1)
+            played.turn()
         assert one.drops == [False, False, True]
         played.loop.first.clear()
         played.order("pause_ranks")
         played.loop.first.clear()
-        played.loop.serve(9999, 1)
+        played.turn()
         assert one.drops[-1] is True

@@ -20,8 +20,7 @@ class Connected:
     """In the place of ``PmiConnections``: notes what it is asked, and answers as it was told."""
 
     def __init__(self) -> None:
-        self.fds: dict[int, int] = {}
-        self.others: dict[int, Any] = {}
+        self.ends: dict[int, int] = {}
         self.mpis: dict[int, tuple[str, str, int]] = {}
         self.way = ""
         self.asked: list[Any] = []
@@ -88,7 +87,7 @@ class TestMpi:
         played.prepare(attempt=1)
         with socket() as caller:
             assert caller.connect_ex(("127.0.0.1", int(port))) != 0
-        assert played.loop.poll.poll(0.0) == []
+        assert played.ready() == []
 
     def test_a_second_world_is_added_to_the_first(self, played: Played) -> None:
         played.prepare()
@@ -100,21 +99,21 @@ class TestMpi:
         assert played.loop.pmi is not None
         assert set(played.loop.pmi.worlds) == {0, 1}
 
-    def test_whoever_comes_by_another_way_is_heard(
-        self, played: Played, connected: Connected
-    ) -> None:
+    def test_whoever_comes_by_another_way_is_heard(self, played: Played) -> None:
         heard: list[Any] = []
         out, into = os.pipe()
 
-        def hear(fd: int, now: float) -> list[Any]:
-            heard.append((fd, now))
+        def hear(now: float, events: int) -> list[Any]:
+            heard.append((os.read(out, 9), now))
             return [("send", "notice", {"text": "heard"})]
 
-        connected.others[out] = hear
-        played.loop.serve(out, 1)
+        played.loop.poll.add(out, hear)
+        os.write(into, b"x")
+        played.turn()
+        played.loop.poll.remove(out)
         os.close(out)
         os.close(into)
-        assert heard == [(out, played.now)]
+        assert heard == [(b"x", played.now)]
         assert played.one("notice")["text"] == "heard"
 
     def test_a_library_is_told_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.remote.agent.rank_stdin import PORTION, Stdin, unread
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.protocol.frames import COUNT, INPUT, OUTPUT_LIMIT, TAKEN, encode
 from remote.driver import Agent
 
@@ -23,7 +23,7 @@ class Readers:
     """A ``Stdin`` whose ranks' ends are held by the test."""
 
     def __init__(self, *ranks: int) -> None:
-        self.poll = select.epoll()
+        self.poll = Poll(self.note)
         self.stdin = Stdin(self.poll, list(ranks))
         self.ends = {rank: self.stdin.open(rank) for rank in ranks}
         self.credit = 0
@@ -41,9 +41,7 @@ class Readers:
         self.note(self.stdin.feed(data))
 
     def turn(self) -> None:
-        for fd, event in self.poll.poll(0):
-            if fd in self.stdin.fds:
-                self.note(self.stdin.ready(fd, event))
+        self.poll.turn(0)
 
     def leave(self, rank: int) -> None:
         os.close(self.ends.pop(rank))
@@ -53,7 +51,7 @@ class Readers:
             self.leave(rank)
         for rank in list(self.stdin.ends):
             self.stdin.close(rank)
-        self.poll.close()
+        self.poll.epoll.close()
 
 
 @pytest.fixture
@@ -156,7 +154,8 @@ def test_who_comes_late_reads_from_the_first_byte_that_is_still_held() -> None:
         assert (_now(readers.ends[0]), _now(readers.ends[1])) == (b"bcd", b"bcd")
         readers.feed(b"")
         assert (_now(readers.ends[0]), _now(readers.ends[1])) == (b"", b"")
-        assert readers.stdin.fds == readers.stdin.ends == {}
+        assert not readers.poll.calls
+        assert not readers.stdin.ends
     finally:
         readers.close()
 

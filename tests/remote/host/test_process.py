@@ -185,17 +185,6 @@ class TestSpawn:
         assert (found.step, found.errno, found.what) == ("fork", number or errno.EIO, "rank 3")
         assert not open_files() - before
 
-    def test_what_is_there_now(self) -> None:
-        out, into = os.pipe()
-        os.set_blocking(out, False)
-        assert process.read(out, 10) is None
-        os.write(into, b"abc")
-        assert (process.read(out, 2), process.read(out, 2)) == (b"ab", b"c")
-        os.close(into)
-        assert process.read(out, 2) == b""
-        os.close(out)
-        assert process.read(out, 2) == b""
-
 
 BECOME = """
 import os, signal, sys

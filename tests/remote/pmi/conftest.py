@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import glob
 import os
-import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.host import own_folder
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 from dispatcher.remote.pmi.pmix_bridge import TAG, PmixBridge
 from dispatcher.remote.protocol.frames import Decoder
@@ -30,7 +30,7 @@ class House:
     """An agent's connections with two of four ranks, and who comes to its port."""
 
     def __init__(self, place: Path) -> None:
-        self.poll = select.epoll()
+        self.poll = Poll()
         self.connections = PmiConnections(self.poll)
         self.connections.folder = str(place)
         self.connections.add(dict(JOB), [0, 1])
@@ -45,9 +45,9 @@ class House:
 
     def turn(self, until: float = 60.0) -> list[Any]:
         """What the next thing that happens at the port, or behind it, calls for."""
-        for fd, _ in self.poll.poll(until):
-            if fd in self.connections.others:
-                return self.connections.others[fd](fd, 1.0)
+        for fd, events in self.poll.epoll.poll(until):
+            actions: list[Any] = self.poll.calls[fd](1.0, events)
+            return actions
         return []
 
     def awaiting(self) -> PmixBridge:
@@ -63,25 +63,24 @@ class House:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         there.link = ours.detach()
-        self.poll.register(there.link, select.EPOLLIN)
-        self.connections.others[there.link] = there.ready
+        self.poll.add(there.link, lambda now, _: there.ready(now))
         theirs.settimeout(60)
         return there, theirs
 
     def close(self) -> None:
         for client in self.clients:
             client.close()
-        for fd in (*self.connections.fds, *(end for end, _ in self.known)):
+        for fd in (*self.connections.ends.values(), *(end for end, _ in self.known)):
             os.close(fd)
         there = self.connections.replies().bridge
         if there is not None:
-            if there.link in self.connections.others:
+            if there.link >= 0:
                 os.close(there.link)
             if there.pid is not None:
                 os.waitpid(there.pid, 0)
         if self.connections.listener is not None:
             self.connections.listener.close()
-        self.poll.close()
+        self.poll.epoll.close()
 
 
 @pytest.fixture

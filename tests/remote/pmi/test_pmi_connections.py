@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
 FIRST = 1 << 20  # the number of a spawned rank 0, as the launcher gives it
@@ -27,7 +27,7 @@ class Ranks:
     """A ``PmiConnections`` and the ends that its ranks would hold."""
 
     def __init__(self) -> None:
-        self.poll = select.epoll()
+        self.poll = Poll()
         self.connections = PmiConnections(self.poll)
         self.ends: dict[int, int] = {}
         self.known: dict[int, dict[bytes, bytes]] = {}
@@ -52,9 +52,9 @@ class Ranks:
             return b""
 
     def close(self) -> None:
-        for end in (*self.ends.values(), *self.connections.fds):
+        for end in (*self.ends.values(), *self.connections.ends.values()):
             os.close(end)
-        self.poll.close()
+        self.poll.epoll.close()
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_a_world_is_forgotten_with_its_last_rank(two: Ranks) -> None:
     assert set(two.connections.worlds) == {0, 1}
     two.connections.leave(FIRST + 1)  # it could not be started
     assert set(two.connections.worlds) == {0}
-    assert set(two.connections.ends) == set(two.connections.fds.values()) == {0, 1}
+    assert set(two.connections.ends) == {0, 1}
     assert (
         two.connections.replies().order({"type": "answer_rank", "rank": FIRST, "line": b"x"}) == []
     )

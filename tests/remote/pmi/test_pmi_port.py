@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rig import wait_for
 
 from dispatcher.remote.host import tcp_peer
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 from dispatcher.remote.pmi.pmi_port import (
     LINE_LIMIT,
@@ -34,7 +35,7 @@ class House:
     """A port for two ranks, and clients that come to it."""
 
     def __init__(self) -> None:
-        self.poll = select.epoll()
+        self.poll = Poll()
         self.connections = PmiConnections(self.poll)
         self.connections.add(dict(JOB), [0, 1])
         self.known = [self.connections.open(rank) for rank in (0, 1)]
@@ -53,13 +54,12 @@ class House:
         """Serve until nothing comes any more; the notices, of which so many are waited for."""
         notices: list[str] = []
         end = monotonic() + 60
-        while (found := self.poll.poll(seconds)) or (len(notices) < count and monotonic() < end):
-            for fd, _ in found:
-                actions: list[Any] = []
-                if fd in self.connections.others:
-                    actions = self.port.ready(fd, 0.0)
-                elif fd in self.connections.fds:
-                    actions = self.connections.read(self.connections.fds[fd], 0.0)
+        while (found := self.poll.epoll.poll(seconds)) or (
+            len(notices) < count and monotonic() < end
+        ):
+            for fd, events in found:
+                call = self.poll.calls.get(fd)
+                actions: list[Any] = call(0.0, events) if call else []
                 notices += [action[2]["text"] for action in actions if action[1] == "notice"]
         return notices
 
@@ -85,7 +85,7 @@ class House:
         for rank in (0, 1):
             self.connections.leave(rank)
         self.port.close()
-        self.poll.close()
+        self.poll.epoll.close()
 
 
 @pytest.fixture
@@ -162,10 +162,10 @@ def test_who_leaves_without_a_word_is_forgotten(house: House) -> None:
     assert "did not say which rank" in notice
     assert house.port.unauthenticated == {}
     listening = house.port.listener.fileno()
-    assert set(house.connections.others) == {listening}
+    assert set(house.poll.calls) == {listening}
     house.port.close()
     house.port.close()
-    assert house.connections.others == {}
+    assert house.poll.calls == {}
 
 
 def test_nobody_is_let_in_for_a_rank_that_has_ended(house: House) -> None:
@@ -178,7 +178,6 @@ def test_who_says_more_than_its_name_is_heard_at_once(house: House) -> None:
     client = house.knock(b"cmd=initack pmiid=1\ncmd=get_appnum\n")
     assert house.tells(client, WELCOME % 1 + b"cmd=appnum rc=0 appnum=0\n")
     rank_fd = house.connections.ends[1]
-    assert house.connections.fds[rank_fd] == 1
     assert not os.get_blocking(rank_fd)
 
 

@@ -156,7 +156,7 @@ class House:
 
         def serve() -> None:
             serving.run(client)
-            serving.poll.close()
+            serving.poll.epoll.close()
             self.link.close()  # the process would end
             for fd in serving.across if there.pmix else [client]:
                 os.close(fd)
@@ -283,7 +283,7 @@ def test_without_the_library_a_connection_ends(house: House) -> None:
     serving.let_in(theirs.detach())
     assert house.kept(ours).recv(1) == b""
     assert serving.across == {}
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 def test_a_fence_is_told_and_its_parts_given_together(house: House) -> None:
@@ -318,7 +318,7 @@ def test_the_user_hears_once_that_events_do_not_cross_hosts(house: House, hosts:
     if hosts == 2:
         assert house.heard() == {"type": "notice", "text": pmix_server.UNHEARD % 3}
     assert house.heard() == {"type": "up"}
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 def test_what_a_host_brings_to_a_fence_is_bounded(
@@ -331,7 +331,7 @@ def test_what_a_host_brings_to_a_fence_is_bounded(
     serving.asked("fence", answer, data=b"1234")
     assert house.heard()["data"] == b"1234"
     assert len(answer.given) == 1
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 def test_the_end_of_the_link_is_its_end(house: House) -> None:
@@ -381,7 +381,7 @@ class TestLoad:
         with pytest.raises(LoadError) as caught:
             serving.load()
         assert str(caught.value) == "/a.so: not there; /b.so: invalid ELF header"
-        serving.poll.close()
+        serving.poll.epoll.close()
 
     def needing(self, *needed: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         """A libpmix that needs these, one after the other; what is loaded for it."""
@@ -413,7 +413,7 @@ class TestLoad:
         serving = house.serving(found(**files))
         assert serving.opened(LIBRARY) == "loaded"  # type: ignore[comparison-overlap]
         assert loaded == list(files.values())
-        serving.poll.close()
+        serving.poll.epoll.close()
 
     @pytest.mark.parametrize(
         "why",
@@ -433,7 +433,7 @@ class TestLoad:
         with pytest.raises(LoadError, match=why):
             serving.opened(LIBRARY)
         assert loaded == []
-        serving.poll.close()
+        serving.poll.epoll.close()
 
     def test_one_that_always_needs_more_is_given_up(
         self, house: House, monkeypatch: pytest.MonkeyPatch
@@ -444,7 +444,7 @@ class TestLoad:
         with pytest.raises(LoadError, match=f"{LIBRARY}: it needs too many libraries"):
             serving.opened(LIBRARY)
         assert len(loaded) == MOST_NEEDED
-        serving.poll.close()
+        serving.poll.epoll.close()
 
 
 def test_bytes_cross_both_ways_whole() -> None:
@@ -476,16 +476,14 @@ def test_bytes_cross_both_ways_whole() -> None:
     for thread in threads:
         thread.start()
     while serving.across:
-        for fd, event in serving.poll.poll(10):
-            if fd in serving.across:
-                serving.carry(fd, event)
+        serving.poll.turn(10)
     for thread in threads:
         thread.join(60)
     assert got == [size]
     assert client.recv(16) == b"first"
     for one in (listener, ours, theirs, inner, client, other):
         one.close()
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 def test_worlds_that_connect_learn_what_the_others_have_put(house: House) -> None:
@@ -518,7 +516,7 @@ def test_ranks_that_connect_none_of_which_are_here_are_answered(house: House) ->
     for members in ([], [[b"other", None]], [[b"kvs_7", [0, 1]]]):
         serving.asked("group", answer, verb="connect", name=b"", members=members, data=b"")
     assert answer.given == [(NOT_FOUND, b"", 0)] * 3
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 def test_what_ranks_of_other_hosts_put_is_kept_within_a_bound(
@@ -532,7 +530,7 @@ def test_what_ranks_of_other_hosts_put_is_kept_within_a_bound(
     assert [rank for _, rank in serving.known] == [2, 0, 3, 4]
     serving.learn({(b"kvs_7_1", 5): bytes(pmix_server.KNOWN_LIMIT)})
     assert serving.known == {}
-    serving.poll.close()
+    serving.poll.epoll.close()
 
 
 THEIRS = {"namespace": b"kvs_7_1", "rank": 0, "status": 0, "data": b"theirs"}

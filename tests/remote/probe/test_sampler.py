@@ -15,6 +15,7 @@ import pytest
 from open_files import open_files
 
 from dispatcher.remote.host import process, proctree
+from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.probe import sampler, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
@@ -149,12 +150,13 @@ class TestHeard:
         self.signals: list[Any] = []
         monkeypatch.setattr(proctree, "descendants", lambda pid: [])
         monkeypatch.setattr(proctree, "send_signal", noting(self.signals))
-        with select.epoll() as poll:
+        poll = Poll()
+        with poll.epoll:
             one = sampler.Sampler(poll, {3: 1.5}.get)
             one.fd, self.said = os.pipe()
             one.pid, one.seconds = 1 << 23, 2.0
             os.set_blocking(one.fd, False)
-            poll.register(one.fd)
+            poll.add(one.fd, lambda *_: None)
             yield one
             for fd in (one.fd, self.said):
                 if fd >= 0:
@@ -212,10 +214,10 @@ def test_a_sampler_that_has_ended_is_not_taken_for_something_left_behind(
 ) -> None:
     """It may not be reaped yet when the sweep counts what it killed."""
     monkeypatch.setattr(process, "become", lambda *_: os._exit(0))
-    with select.epoll() as poll:
-        one = sampler.Sampler(poll)
+    one = sampler.Sampler(Poll())
+    with one.poll.epoll:
         one.begin({"seconds": 0.0}, {})
-        assert poll.poll(60.0)
+        assert select.select([one.fd], [], [], 60.0)[0]
         assert one.read(False) == []
         assert one.pid in one.stop()
     os.waitpid(one.pid, 0)
@@ -227,12 +229,11 @@ def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyP
     killed: list[int] = []
     monkeypatch.setattr(proctree, "descendants", lambda pid: next(looks))
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
-    with select.epoll() as poll:
+    one = sampler.Sampler(Poll())
+    with one.poll.epoll:
         before = open_files()
-        one = sampler.Sampler(poll)
         one.fd, end = os.pipe()
         one.pid = 4000
-        poll.register(one.fd)
         assert one.stop() == {4000, 4001} == set(map(abs, killed))
         os.close(end)
         assert not open_files() - before
