@@ -250,7 +250,7 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
             "no hosts given, and no program", hint="dispatch -h  # examples, and all commands"
         )
     if near := near_command(words):
-        why = f"{shown(words[0])}: no such command, and no such script here"
+        why = f"{shown(words[0])}: no such command or script in this folder"
         return UnknownCommand(why, hint=near)
     for at, word in enumerate(words[1:-1], 1):
         if word in _HOSTS:
@@ -312,7 +312,7 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     near = None if {"/", "."} & set(name) else near_command(words)
     if near is not None:
         hint = f"{near}  # or, if the hosts have such a script: dispatch run {name}"
-        raise UnknownCommand(f"{shown(name)}: no such command, and no such script here", hint=hint)
+        raise UnknownCommand(f"{shown(name)}: no such command or script in this folder", hint=hint)
 
 
 def module(words: Sequence[str]) -> None:
@@ -336,7 +336,7 @@ def exec_words(words: Sequence[str]) -> None:
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", _AS_SHELL_TEXT)
     if word := next(filter(_FOR_SHELL.fullmatch, words[1:]), None):
-        say(f"note: {shown(word)} is sent unchanged; for a shell there: --shell '...'")
+        say(f"note: {shown(word)} is sent unchanged; for the host's shell: --shell '...'")
 
 
 def _apart(word: str) -> str:
@@ -455,16 +455,16 @@ def _no_such_host(options: HostOptions) -> str | None:
     """A hint for a name that may have been meant for a file of hosts, or for another host."""
     name, lists = next(iter(options.hostfile), None), options.lists
     if not name and len(lists) == 1 and os.path.isfile(lists[0]):
-        return f"-H {shlex.quote(lists[0])}  # it is a file here, and -w takes lists"
+        return f"-H {shlex.quote(lists[0])}  # it is a file, and -w takes lists"
     is_name = name is not None and _BARE.match(name) and not os.path.lexists(name)
     if name and is_name and (near := _near_file(name, ".")):
-        return f"-H {shlex.quote(near)}  # there is no such file here; did you mean this?"
+        return f"-H {shlex.quote(near)}  # there is no such file; did you mean this?"
     known = named("tools.completion:known_hosts")(getattr(options, "ssh_config", None))
     for host in (one for text in filter(None, (name, *lists)) for one in text.split(",")):
         near = nearest(host, known) if _BARE.match(host) and host not in known else None
         if near is not None:
             return f"{near}  # ssh knows this name; did you mean it?"
-    return f"getent hosts {name}  # and there is no such file here" if is_name else None
+    return f"getent hosts {name}  # and there is no such file" if is_name else None
 
 
 def _not_run(options: RunOptions, trouble: str) -> str | None:
@@ -472,7 +472,7 @@ def _not_run(options: RunOptions, trouble: str) -> str | None:
     word = options.words[0]
     path = os.path.join(cwd_of(options.chdir), word)
     if trouble == "not executable" and os.path.isfile(path) and not os.access(path, os.X_OK):
-        return f"chmod +x {shlex.quote(word)}  # here, and on hosts with a copy of their own"
+        return f"chmod +x {shlex.quote(word)}  # and on hosts that have their own copy"
     if trouble != "missing":
         return None
     if is_shell_text(word, surely=False):

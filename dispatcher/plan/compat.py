@@ -66,7 +66,7 @@ def translate(words: Sequence[str], read: ReadFile | None = None, pythonpath: st
     name, rest = _launcher(words)
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
-        raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
+        raise CannotTranslate(f"not a launcher that dispatch knows: {name!r}; known: {known}")
     told: list[Reason] = []
     named: list[str] = []  # for mpirun, which gives them to each of its programs
     for one in variables:

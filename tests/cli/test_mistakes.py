@@ -143,7 +143,7 @@ def asked(
         ("dispatch -H n1 --xyzzy a.py", "--xyzzy: no such option", "dispatch --help"),
         ("dispatch -H n1 --name exp1 a.py", "--name: no such option", "dispatch --help"),
         ("dispatch -H n1 --mail-to me a.py", "--mail-to: no such option", "dispatch --help"),
-        ("dispatch history", "'history': no such command, and no such script here",
+        ("dispatch history", "'history': no such command or script in this folder",
          "dispatch jobs -a"),
         ("dispatch fold -Z", "-Z: no such option", "dispatch fold --help"),
         # values
@@ -157,12 +157,12 @@ def asked(
          "--profile nigt: there is no dispatch.toml", "{here}/none/dispatch/dispatch.toml"),
         # commands
         ("dispatch config exce", "'exce': no such command", f"exec{MEANT}"),
-        ("dispatch help exce", "'exce': no such command, and no such script here",
+        ("dispatch help exce", "'exce': no such command or script in this folder",
          "dispatch exec"),
-        ("dispatch exce -w n1 hostname", "'exce': no such command, and no such script here",
+        ("dispatch exce -w n1 hostname", "'exce': no such command or script in this folder",
          "dispatch exec"),
-        ("dispatch status", "'status': no such command, and no such script here", "dispatch jobs"),
-        ("dispatch disconnect -w n1", "'disconnect': no such command, and no such script here",
+        ("dispatch status", "'status': no such command or script in this folder", "dispatch jobs"),
+        ("dispatch disconnect -w n1", "'disconnect': no such command or script in this folder",
          "dispatch connect --close"),
         # forgotten
         ("dispatch", "no hosts given, and no program",
@@ -213,7 +213,7 @@ def test_a_command_is_refused_where_hosts_are_given_elsewhere(asked: Asked, fold
     """Else a misspelt one would be looked for on the hosts, as a script."""
     (folder / "dispatch.toml").write_text("[run]\nhosts = 'n1'\n")
     _, said, hint = asked("dispatch exce uptime")
-    assert said == "'exce': no such command, and no such script here"
+    assert said == "'exce': no such command or script in this folder"
     assert hint == "dispatch exec  # or, if the hosts have such a script: dispatch run exce"
 
 
@@ -328,15 +328,15 @@ DIR = "  # or a folder that every host has: --chdir DIR"
     ("line", "trouble", "hint"),
     [
         # a name that is none: of a file that is here, of one that is nearly here, of a host
-        ("-w hostfile train.py", DNS, "-H hostfile  # it is a file here, and -w takes lists"),
+        ("-w hostfile train.py", DNS, "-H hostfile  # it is a file, and -w takes lists"),
         ("-w hostfile -w n1 train.py", DNS, ""),
         ("-H hostfil train.py", DNS,
-         "-H hostfile  # there is no such file here; did you mean this?"),
-        ("-H gpu07 train.py", DNS, "getent hosts gpu07  # and there is no such file here"),
-        ("-H dato train.py", DNS, "getent hosts dato  # and there is no such file here"),
+         "-H hostfile  # there is no such file; did you mean this?"),
+        ("-H gpu07 train.py", DNS, "getent hosts gpu07  # and there is no such file"),
+        ("-H dato train.py", DNS, "getent hosts dato  # and there is no such file"),
         ("-H n1,n2 train.py", DNS, ""),
         ("exec -H hostfil true", DNS,
-         "-H hostfile  # there is no such file here; did you mean this?"),
+         "-H hostfile  # there is no such file; did you mean this?"),
         # a host that ssh's files call otherwise
         ("-F config -H gpu7 train.py", DNS, "gpu07  # ssh knows this name; did you mean it?"),
         ("exec -F config -w gpu07,logni true", DNS,
@@ -379,7 +379,7 @@ DIR = "  # or a folder that every host has: --chdir DIR"
         ("-H n1 --no-python train.py", "missing",
          "--no-python ./train.py  # without ./ it is looked for in PATH"),
         ("-H n1 --no-python ./train.py", "not executable",
-         "chmod +x ./train.py  # here, and on hosts with a copy of their own"),
+         "chmod +x ./train.py  # and on hosts that have their own copy"),
         ("-H n1 --no-python ./nothing", "not executable", ""),
         ("-H n1 --python ./train.py train.py", "not executable", ""),
         ("exec -w n1 'echo a'", "exit code 127", ""),

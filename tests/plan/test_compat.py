@@ -254,7 +254,7 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
     ("line", "said"),
     [
         ("", "not a launcher"),
-        ("horovodrun t.py", "not a launcher that is known here: 'horovodrun'"),
+        ("horovodrun t.py", "not a launcher that dispatch knows: 'horovodrun'"),
         ("python train.py", "not a launcher"),
         ("torchrun --nosuch 1 train.py", "torchrun: --nosuch: not known here"),
         ("torchrun --nnodes", "torchrun: --nnodes: its value is missing"),

@@ -80,7 +80,7 @@ def attach(options: AttachOptions) -> int:
     found = registry.find(options.job)
     from_start = options.from_start
     if from_start and options.timestamps:
-        raise ConflictingOptions("--timestamps: the times of earlier lines are not known here")
+        raise ConflictingOptions("--timestamps: attach does not know the times of earlier lines")
     watch = Watch(found, settings(converted(options, ShowOptions), found.ranks))
     try:
         if found.state == registry.ENDED:

@@ -178,9 +178,9 @@ def _rolling_lines(limits: ExecLimits | None, names: Sequence[str]) -> list[str]
     if canaries := limits.canaries(total):
         first = "batch 1" if canaries == 1 else f"one of batches 1-{canaries}"
         which = "one" if limits.max_fail is None else first
-        lines.append(f"no further batch once all hosts of {which} failed (--serial)")
+        lines.append(f"no more batches once all hosts of {which} failed (--serial)")
     if (failed := limits.most_failures(total)) is not None:
-        lines.append(f"no further host once {failed} failed (--max-fail)")
+        lines.append(f"no more hosts once {failed} failed (--max-fail)")
     return lines
 
 

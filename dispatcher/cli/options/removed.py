@@ -30,7 +30,7 @@ REMOVED: dict[str, str] = {
     "over": "it is now --backend",
     "stop-after": "it is now --max-fail",
     "tree": "it is now --fanout-tree",
-    "log-overflow=spool": "the ranks wait for a slow disk; put --log-dir on a faster one",
+    "log-overflow=spool": "the ranks wait for a slow disk; put --log-dir on a faster disk",
 }
 
 

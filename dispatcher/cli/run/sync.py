@@ -59,7 +59,7 @@ def dest_of(options: RunOptions) -> str | None:
     if not options.sync.startswith("/"):
         raise CannotCopy(
             f"--sync={options.sync}: must be an absolute path on the hosts",
-            hint="--sync for the path that this folder has here",
+            hint="--sync for this folder's own path",
         )
     return os.path.normpath(options.sync)
 
@@ -134,7 +134,7 @@ class SendAgain:
             assert folder is not None, "else nothing would be sent again"
             with closing(folder):
                 failures = _sent(folder, self._plan, self._reach, notes.append, handled=())
-            assert isinstance(failures, dict), "no signal is taken here"
+            assert isinstance(failures, dict), "no signal arrives in this thread"
         except Exception as error:  # noqa: BLE001 - the run waits for an answer
             why = error.message if isinstance(error, DispatchError) else str(error)
             failure = Failure(Kind.CHECK, f"--sync: {why or type(error).__name__}")

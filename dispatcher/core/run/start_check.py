@@ -265,7 +265,7 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
             if free is not None and free < LEAST_FREE:
                 found.append((node, f"{place} is full: {size(free)} free"))
         if one.script not in (None, common):
-            found.append((node, "its script is not the one that most hosts have"))
+            found.append((node, "its script differs from most hosts' script"))
     return found
 
 

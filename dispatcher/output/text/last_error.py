@@ -171,7 +171,7 @@ _CRASH_HINTS: dict[int, str] = {
 _HINTS: tuple[tuple[str, str], ...] = (
     (r"Bus error|shared memory ?\(shm\)|raise your shared memory limit|/dev/shm\b.*No space"
      r"|No space.*/dev/shm|Error while creating shared memory",
-     "shared memory (/dev/shm) is full: use a larger one (--shm-size of a container), or fewer "
+     "shared memory (/dev/shm) is full: make it larger (--shm-size of a container), or fewer "
      "DataLoader workers"),
     (r"DataLoader worker.*killed by signal: (?:Terminated|User defined|Interrupt|Hangup)",
      "the signal went to the workers as well: --signal-to rank sends it to the rank alone"),

@@ -218,6 +218,6 @@ def test_each_host_by_v_and_advice(
     assert cli.main(["check", "-H", "gpu07"]) == 125
     out = capsys.readouterr().out
     assert out.count("critical: ") == 1
-    assert "getent hosts gpu07  # and there is no such file here" in out
+    assert "getent hosts gpu07  # and there is no such file" in out
     assert cli.main(["check", "-v", "-H", "gpu07"]) == 125
     assert capsys.readouterr().out.count("critical: ") == 2

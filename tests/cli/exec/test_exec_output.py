@@ -142,7 +142,7 @@ def test_a_dry_run_tells_how_many_at_a_time(capfd: pytest.CaptureFixture[str]) -
     words = ["--serial", "50%", "--max-fail", "1%", "--dry-run", "echo", "hi"]
     assert cli.main([*ON_THREE, *words]) == 0
     assert capfd.readouterr().out.splitlines()[1:] == [
-        "on at most 2 of 3 at a time (--serial 50%)", "no further host once 1 failed (--max-fail)",
+        "on at most 2 of 3 at a time (--serial 50%)", "no more hosts once 1 failed (--max-fail)",
     ]  # fmt: skip
     assert cli.main([*ON_THREE, "--serial", "10", "--dry-run", "echo", "hi"]) == 0
     assert capfd.readouterr().out.splitlines()[1:] == ["on all 3 hosts at a time (--serial 10)"]
@@ -164,15 +164,15 @@ def test_a_dry_run_tells_the_steps(
     ]  # fmt: skip
     assert shown[10:] == [
         "and so on: 2 batches more", "5 s after each batch (--delay)",
-        "no further batch once all hosts of one failed (--serial)",
+        "no more batches once all hosts of one failed (--serial)",
     ]  # fmt: skip
     assert cli.main([*line, "--max-fail", "10%", "--json", *words]) == 0
     told = promises.told(capfd.readouterr().out)
     assert (told["batches"], told["delay"], told["max_fail"]) == ([1, 3, *[2] * 10], 5.0, 3)
     assert cli.main([*line, "--max-fail", "10%", *words]) == 0
     assert capfd.readouterr().out.splitlines()[-2:] == [
-        "no further batch once all hosts of one of batches 1-2 failed (--serial)",
-        "no further host once 3 failed (--max-fail)",
+        "no more batches once all hosts of one of batches 1-2 failed (--serial)",
+        "no more hosts once 3 failed (--max-fail)",
     ]
 
 

@@ -148,5 +148,5 @@ def test_exec_keeps_words_and_says_which_a_shell_would_read(
     line: tuple[str, ...], word: str, nothing_around: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["exec", "-w", "n1", "--dry-run", "--", *line]) == 0
-    note = f"note: '{word}' is sent unchanged; for a shell there: --shell '...'\n"
+    note = f"note: '{word}' is sent unchanged; for the host's shell: --shell '...'\n"
     assert capsys.readouterr().err.startswith(note if word else "note: a dry run")

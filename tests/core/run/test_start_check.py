@@ -24,7 +24,7 @@ from dispatcher.core.run.start_check import (
 )
 from dispatcher.model.failure import Failure, Kind
 
-SCRIPT = "its script is not the one that most hosts have"
+SCRIPT = "its script differs from most hosts' script"
 
 
 @cases(

@@ -208,4 +208,4 @@ def test_a_run_itself_refuses_a_stale_script(new_cluster: Callable[..., Cluster]
     assert "hint: --sync" in refused.stderr
     done = dispatch(cluster, "-H", "n1,n2,n3", "--allow-different-code", "train.py", cwd=folder)
     assert sorted(done.stdout.split()[1::2]) == ["new", "new", "old"], done
-    assert done.stderr == "note: n3: its script is not the one that most hosts have\n"
+    assert done.stderr == "note: n3: its script differs from most hosts' script\n"
