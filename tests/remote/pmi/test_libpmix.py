@@ -141,11 +141,9 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
     ((name, (table, infos)),) = calls.made
     assert name == "init"
     assert infos == [
-        (b"pmix.srvr.tmpdir", STRING, b"/folder"),
-        (b"pmix.sys.tmpdir", STRING, b"/folder"),
-        (b"pmix.srv.nspace", STRING, b"kvs_7_srv"),
-        (b"pmix.srv.rank", RANK, 0),
-    ]
+        (b"pmix.srvr.tmpdir", STRING, b"/folder"), (b"pmix.sys.tmpdir", STRING, b"/folder"),
+        (b"pmix.srv.nspace", STRING, b"kvs_7_srv"), (b"pmix.srv.rank", RANK, 0),
+    ]  # fmt: skip
     ours = [place for place, function in enumerate(table) if function]
     assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, *range(4, 11), NOTIFY, LOG, GROUP]
     assert len(table) == libpmix.N_FUNCTIONS
@@ -166,43 +164,30 @@ def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
     ids = (os.getuid(), os.getgid(), (None, None, None))
     assert clients == [("register_client", (b"kvs_8", rank, *ids)) for rank in (1, 3, 4)]
     assert infos[:16] == [
-        (b"pmix.jobid", STRING, b"kvs_8"),
-        (b"pmix.univ.size", UINT32, 5),
-        (b"pmix.job.size", UINT32, 5),
-        (b"pmix.max.size", UINT32, 5),
-        (b"pmix.job.napps", UINT32, 1),
-        (b"pmix.num.nodes", UINT32, 2),
-        (b"pmix.nmap", STRING, b"raw:a,b"),
-        (b"pmix.pmap", STRING, b"raw:0,2;1,3,4"),
-        (b"pmix.local.size", UINT32, 3),
-        (b"pmix.node.size", UINT32, 3),
-        (b"pmix.lpeers", STRING, b"1,3,4"),
-        (b"pmix.lldr", RANK, 1),
-        (b"pmix.tmpdir", STRING, b"/folder"),
-        (b"pmix.nsdir", STRING, b"/folder"),
-        (b"pmix.hname", STRING, b"b"),
-        (b"pmix.nodeid", UINT32, 1),
-    ]
+        (b"pmix.jobid", STRING, b"kvs_8"), (b"pmix.univ.size", UINT32, 5),
+        (b"pmix.job.size", UINT32, 5), (b"pmix.max.size", UINT32, 5),
+        (b"pmix.job.napps", UINT32, 1), (b"pmix.num.nodes", UINT32, 2),
+        (b"pmix.nmap", STRING, b"raw:a,b"), (b"pmix.pmap", STRING, b"raw:0,2;1,3,4"),
+        (b"pmix.local.size", UINT32, 3), (b"pmix.node.size", UINT32, 3),
+        (b"pmix.lpeers", STRING, b"1,3,4"), (b"pmix.lldr", RANK, 1),
+        (b"pmix.tmpdir", STRING, b"/folder"), (b"pmix.nsdir", STRING, b"/folder"),
+        (b"pmix.hname", STRING, b"b"), (b"pmix.nodeid", UINT32, 1),
+    ]  # fmt: skip
     places = [(0, 0, b"a", 0), (1, 1, b"b", 0), (2, 0, b"a", 1), (3, 1, b"b", 1), (4, 1, b"b", 2)]
     assert infos[16:] == [
         (
             b"pmix.pdata",
             DATA_ARRAY,
             [
-                (b"pmix.rank", RANK, rank),
-                (b"pmix.appnum", UINT32, 0),
-                (b"pmix.lrank", UINT16, local),
-                (b"pmix.nrank", UINT16, local),
-                (b"pmix.grank", RANK, rank),
-                (b"pmix.apprank", RANK, rank),
-                (b"pmix.app.size", UINT32, 5),
-                (b"pmix.aldr", RANK, 0),
-                (b"pmix.nodeid", UINT32, node),
-                (b"pmix.hname", STRING, host),
+                (b"pmix.rank", RANK, rank), (b"pmix.appnum", UINT32, 0),
+                (b"pmix.lrank", UINT16, local), (b"pmix.nrank", UINT16, local),
+                (b"pmix.grank", RANK, rank), (b"pmix.apprank", RANK, rank),
+                (b"pmix.app.size", UINT32, 5), (b"pmix.aldr", RANK, 0),
+                (b"pmix.nodeid", UINT32, node), (b"pmix.hname", STRING, host),
             ],
         )
         for rank, node, host, local in places
-    ]
+    ]  # fmt: skip
 
 
 @cases(
@@ -399,10 +384,9 @@ def test_a_group_brings_what_its_ranks_contribute_and_gets_a_number(told: Told) 
     )
     answer.give(SUCCESS, b"al\0l", 7)
     assert given == [
-        (b"pmix.grp.mbrs", [(b"kvs_7", 0), (b"kvs_7", 2)]),
-        (b"pmix.grp.ctxid", 7),
+        (b"pmix.grp.mbrs", [(b"kvs_7", 0), (b"kvs_7", 2)]), (b"pmix.grp.ctxid", 7),
         (b"pmix.grp.endpt", b"al\0l"),
-    ]
+    ]  # fmt: skip
     answer.give(-47, b"", 0)
     assert len(given) == 3
 
