@@ -73,18 +73,26 @@ def request(
     check_names("request", ("argv", "kind", *known), given)
     check_types("request", Program, {"kind": kind})
     check_types("request", Request, given)
-    environ = given.get("environ", dict(os.environ))
-    own: dict[str, Any] = {"environ": environ, "python": python_of(environ)}
-    if given.get("per_node"):  # launchers such as torchrun do these themselves
-        own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
-    given = {**own, **given, "cwd": cwd_of(given.get("cwd"))}
     program = Program(kind, tuple(argv))
     if parts := given.get("parts"):
         if argv:
             raise WrongArgument("request: argv and parts exclude each other")
         program = parts[0].program
         given["parts"] = tuple(parts)
-    return Request(granted_here(hosts_of(hosts), environ), program, **given)
+    return completed(hosts_of(hosts), program, given)
+
+
+def completed(hosts: Hostlist, program: Program, given: Mapping[str, Any]) -> Request:
+    """The request of the fields ``given``, with this process's folder, environment and Python."""
+    environ = given.get("environ", dict(os.environ))
+    found = {"environ": environ, "python": python_of(environ), **given}
+    found["cwd"] = cwd_of(given.get("cwd"))
+    if given.get("per_node") and not given.get("parts"):
+        # launchers such as torchrun do these themselves
+        for name, value in (("nproc_per_node", 1), ("omp", "keep"), ("mpi", "none")):
+            if given.get(name) in (None, "auto"):
+                found[name] = value
+    return Request(granted_here(hosts, environ), program, **found)
 
 
 def check_words(argv: object) -> None:

@@ -121,6 +121,7 @@ def test_a_launcher_of_its_own_kind_looks_after_the_rest_itself() -> None:
     found = request("n1", ["a"], per_node=True)
     assert (found.nproc_per_node, found.omp, found.mpi) == (1, "keep", "none")
     assert request("n1", ["a"], per_node=True, omp=4).omp == 4
+    assert request("n1", ["a"], per_node=True, omp="auto").omp == "keep"
     assert request("n1", ["a"], per_node=False).omp == "auto"
 
 

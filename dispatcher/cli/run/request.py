@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from dispatcher.api.request import cwd_of, granted_here, names_other, python_of
+from dispatcher.api.request import completed, cwd_of, names_other
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_file
 from dispatcher.cli.options.connect_options import WINDOW
@@ -76,7 +76,6 @@ def request(options: RunOptions) -> Request:
     launcher = _launcher(options)
     if lines and launcher is not None:
         raise ConflictingOptions(f"--launcher {launcher}: starts one program, not several")
-    per_node = options.per_node or launcher is not None
     if options.per_node and options.nproc_per_node is not None:
         raise ConflictingOptions(
             "--per-node starts one process a host: it excludes --nproc-per-node"
@@ -88,30 +87,26 @@ def request(options: RunOptions) -> Request:
     environ = dict(os.environ)
     nnodes, least = _nnodes(options)
     by_hand: dict[str, Any] = {
-        "hosts": granted_here(hosts, environ),
-        "program": program,
         "cwd": _cwd(options),
         "np": None if lines else options.np,
         "nnodes": nnodes,
-        "nproc_per_node": None if lines else 1 if per_node else _nproc(options.nproc_per_node),
+        "nproc_per_node": None if lines or launcher else _nproc(options.nproc_per_node),
         "include": include,
         "exclude": exclude,
         "map_by": "block" if options.map_by == "slot" else options.map_by,
         "rankfile": _rankfile(options.rankfile),
-        "python": options.python or python_of(environ),
         "port": options.ssh_port,
         "environ": environ,
         "exports": (*(LAUNCHERS[launcher].env if launcher else ()), *options.exports),
         "env_files": _env_files(options.env_files, environ),
-        "omp": "keep" if per_node and options.omp == "auto" else _omp(options.omp),
-        "mpi": "none" if per_node and options.mpi == "auto" else options.mpi,
+        "omp": _omp(options.omp),
         "stdin": stdin,
         "limits": _limits(options),
         "restarts": _restarts(options, least),
-        "per_node": per_node,
+        "per_node": options.per_node or launcher is not None,
         "parts": tuple(map(_part, lines)),
     }
-    return Request(**{**carried(options, Request), **by_hand})
+    return completed(hosts, program, {**carried(options, Request), **by_hand})
 
 
 def _part(line: PartLine) -> Part:
