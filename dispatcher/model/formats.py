@@ -1,9 +1,7 @@
-"""Formats that dispatch writes for programs and that no ``frozen.Document`` has.
+"""Formats that dispatch writes for programs as dictionaries; all others are a ``frozen.Document``.
 
-docs/reference/formats.md says what may change, and how. ``scripts/schemas.py`` makes the schemas
-of docs/reference/schemas/ of these classes, of documents, of the events and of ``Report``;
-docstrings say what each field means. Only type checkers and tests import this file. It has no code,
-only one class for each format, so it is longer than other modules.
+Each class that exists when a run starts makes the start slower, so only type checkers and tests
+import this file. ``scripts/schemas.py`` makes schemas of these classes, too.
 """
 
 from __future__ import annotations

@@ -96,13 +96,6 @@ def test_colours_are_only_colours() -> None:
     assert "\x1b[1;31mFAIL\x1b[0m" in text
 
 
-def test_why_is_the_gravest() -> None:
-    found = report().hosts
-    assert found["b03"].why.startswith("clock: 7.1 s")
-    assert found["b15"].why == "unreachable: no route"
-    assert (found["b01"].why, found["b01"].level.fit, found["b16"].level.fit) == ("", True, False)
-
-
 def leveled(**levels: str) -> CheckReport:
     """``n1="CW."``: that host's checks a, b and c are critical, a warning and fine."""
     of = {"C": Level.CRITICAL, "W": Level.WARN, "I": Level.INCOMPLETE, ".": Level.OK}

@@ -24,19 +24,12 @@ def plan_of(hosts: str = "n1:2,n2:2", **fields: Any) -> Any:
     return plan_job(asked(hosts, ["train.py"], **fields))
 
 
-def finding(level: Level, text: str = "", remedy: str | None = None, value: str = "") -> Finding:
-    return Finding(level, text, value, remedy)
-
-
-OK = finding(Level.OK)
-
-
 def report(**levels: Level) -> CheckReport:
     """``n1=Level.WARN``: that is the level of its check ``memory``."""
     words = {Level.WARN: "low", Level.CRITICAL: "bad\x1b", Level.INCOMPLETE: "unread"}
     found = {
-        host: {"rdma": finding(Level.OK, value=f"{host}/1"),
-               "memory": finding(level, words.get(level, ""), "add some" if level else None)}
+        host: {"rdma": Finding(Level.OK, value=f"{host}/1"),
+               "memory": Finding(level, words.get(level, ""), "", "add some" if level else None)}
         for host, level in levels.items()
     }  # fmt: skip
     return report_of(("rdma", "memory"), found)
@@ -112,8 +105,8 @@ def test_without_a_spare_nothing_is_started(found: Any) -> None:
 
 
 def test_a_host_that_could_not_be_reached_has_no_remedy(found: Any) -> None:
-    seen = report_of(("memory",), {"n1": {"memory": OK}, "n2": {}}, {"n2": "no route"})
-    found(seen)
+    hosts = {"n1": {"memory": Finding(Level.OK)}, "n2": {}}
+    found(report_of(("memory",), hosts, {"n2": "no route"}))
     verdict = preflight(plan_of(), RunOptions(check="full")).verdict
     assert verdict is not None
     assert isinstance(verdict.cause, Rejected)
