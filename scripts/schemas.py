@@ -31,7 +31,7 @@ from dispatcher import cli  # noqa: E402
 from dispatcher.api.report import FirstFailure, Report  # noqa: E402
 from dispatcher.core.events import codec, monitor_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
-from dispatcher.model.frozen import Document, OneOf  # noqa: E402
+from dispatcher.model.frozen import Document, NamedNumber, OneOf  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -149,7 +149,7 @@ class _Parts:
             return self._mapping(*arguments)
         if wanted in self._plain:
             return self._plain[wanted]
-        if issubclass(wanted, enum.IntEnum):
+        if issubclass(wanted, NamedNumber):
             return self._plain[str]
         if issubclass(wanted, enum.Enum):
             return {"enum": [one.value for one in wanted]}

@@ -7,17 +7,16 @@ hosts have is the right value.
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import NamedNumber, Value, value
 from dispatcher.remote.protocol.packing import PackError, unpack
 
 
-class Level(enum.IntEnum):
+class Level(NamedNumber):
     """How grave a finding is, in rising order.
 
     INCOMPLETE: the check could not read what it needs; graver than WARN, since such a

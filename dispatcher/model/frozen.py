@@ -110,6 +110,10 @@ def value(cls: type[T]) -> type[T]:
     return cls
 
 
+class NamedNumber(enum.IntEnum):
+    """Numbers that JSON has by their names; any others, such as signals, stay numbers."""
+
+
 def fields_of(value: Value) -> dict[str, Any]:
     """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
     return {name: plain(value.__dict__[name]) for name in value._written}
@@ -117,7 +121,7 @@ def fields_of(value: Value) -> dict[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return ``value`` as values that JSON has."""
-    if isinstance(value, enum.IntEnum):
+    if isinstance(value, NamedNumber):
         return value.name
     if value is None or isinstance(value, (str, int)):
         return value.value if isinstance(value, enum.Enum) else value

@@ -6,13 +6,14 @@ import copy
 import dataclasses
 import enum
 import pickle
+import signal
 from functools import cached_property
 from typing import Any
 
 import pytest
 from cases import cases
 
-from dispatcher.model.frozen import Document, OneOf, Value, fields_of, plain, value
+from dispatcher.model.frozen import Document, NamedNumber, OneOf, Value, fields_of, plain, value
 
 
 @value
@@ -140,7 +141,7 @@ class Word(str, enum.Enum):
     YES = "yes"
 
 
-class Level(enum.IntEnum):
+class Level(NamedNumber):
     HIGH = 1
 
 
@@ -152,7 +153,8 @@ class Shape(OneOf):
 @cases(
     ("given", "plain"),
     [
-        (None, None), (True, True), (3, 3), ("text", "text"), (Word.YES, "yes"), (0.5, 0.5),
+        (None, None), (True, True), (3, 3), (signal.SIGTERM, 15), ("text", "text"),
+        (Word.YES, "yes"), (0.5, 0.5),
         (float("inf"), "inf"), (float("nan"), "nan"),
         (b"text\n\twith \xc3\xa4", "text\n\twith \u00e4"),
         (b"\x1b[m", {"b64": "G1tt"}), (b"\xff", {"b64": "/w=="}), (b"", ""),
