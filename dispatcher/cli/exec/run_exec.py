@@ -13,7 +13,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.connect_options import WINDOW, fanout, show_only
-from dispatcher.cli.options.declaration import given, replace
+from dispatcher.cli.options.declaration import carried, given, replace
 from dispatcher.cli.options.host_options import (
     LimitOptions,
     TreeOptions,
@@ -183,18 +183,14 @@ def limits(options: LimitOptions) -> ExecLimits:
         raise ConflictingOptions("--delay needs --serial")
     by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
     waits = options.connect_timeout is None and not by_tree
-    found = given(
+    own = given(
         connect=options.connect_timeout,
         login=LOGIN_GRACE if waits else None,
         command=options.command_timeout,
         total=options.deadline,
-        grace=options.grace,
         fanout=options.fanout or (WINDOW if by_tree else None),
-        serial=options.serial,
-        max_fail=options.max_fail,
-        delay=options.delay,
     )
-    return ExecLimits(**found)
+    return ExecLimits(**{**carried(options, ExecLimits), **own})
 
 
 #: of a terminal whose size is unknown: columns and rows
