@@ -58,7 +58,7 @@ def snapshot(*cpu: float | None, alive: bool = True) -> Snapshot:
         state.event(Entry(0, 0.0, event))
     found = snapshot_of(state)
     rows = tuple(
-        replace(row, cpu=share, alive=alive or row.rank == 0)
+        replace(row, cpu=share, alive=alive or row.rank == "0")
         for row, share in zip(found.ranks, cpu, strict=True)
     )
     return replace(found, ranks=rows)
