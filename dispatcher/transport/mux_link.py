@@ -21,7 +21,7 @@ _MORE = {mux.OUTPUT: mux.MORE_OUTPUT, mux.ERRORS: mux.MORE_ERRORS}
 _END_OF = {mux.OUTPUT_END: mux.OUTPUT, mux.ERRORS_END: mux.ERRORS}
 
 
-class Connection(Protocol):
+class MuxConnection(Protocol):
     """A connection that carries the frames of many links; any thread may call."""
 
     def send(self, channel: int, kind: int, body: bytes = b"") -> None:
@@ -36,7 +36,7 @@ class MuxLink(Link):
 
     tells_end = True
 
-    def __init__(self, connection: Connection, channel: int) -> None:
+    def __init__(self, connection: MuxConnection, channel: int) -> None:
         self._connection = connection
         self._channel = channel
         self._changed = threading.Condition(threading.Lock())

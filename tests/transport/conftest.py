@@ -182,7 +182,7 @@ def make_way(kind: str, sshd: Sshd | None) -> Way:
         return SharedWay(tree_to(sshd), "leaf")
     if kind == "daemon":
         way = Way(PoolTransport(_nobody_else, keep=60.0, config=sshd.config()), "node")
-        daemon_socket.call().close()
+        daemon_socket.dial_or_start().close()
         return way
     return Way(ParamikoTransport(config=sshd.config(), keep=kind == "kept"), "node")
 

@@ -87,8 +87,8 @@ def _check_daemon() -> None:
     """Start the process that holds connections. Raises: NoConnectionDaemon if it is silent."""
     from dispatcher.transport.pool import daemon_socket
 
-    with daemon_socket.call() as link:
-        if (silent := daemon_socket.silence(link)) is not None:
+    with daemon_socket.dial_or_start() as link:
+        if (silent := daemon_socket.why_silent(link)) is not None:
             raise NoConnectionDaemon(silent, hint="dispatch connect --close")
 
 
@@ -97,7 +97,7 @@ def _ask(options: ConnectOptions) -> int:
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
     from dispatcher.model.hostset import fold
     from dispatcher.remote.protocol.mux import Malformed
-    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask, end
+    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask, kill_daemon
 
     if options.listing and options.closing:
         raise ConflictingOptions("--list and --close exclude each other")
@@ -109,7 +109,7 @@ def _ask(options: ConnectOptions) -> int:
     try:
         answer = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
     except NoConnectionDaemon as silent:
-        if not options.closing or hosts is not None or not end():
+        if not options.closing or hosts is not None or not kill_daemon():
             raise
         say(f"note: {silent}: it was killed, and its connections are closed")
         return os.EX_OK

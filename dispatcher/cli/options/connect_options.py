@@ -61,7 +61,7 @@ def check_keep(options: LoginOptions) -> None:
     if isinstance(options, KeepOptions):
         from dispatcher.transport.pool import daemon_socket
 
-        if keep_seconds(options) is not None or daemon_socket.there():
+        if keep_seconds(options) is not None or daemon_socket.seems_up():
             daemon_socket.folder()
 
 
@@ -289,12 +289,12 @@ class TransportPool(transports.TransportPool):
         from dispatcher.transport.pool import daemon_socket
 
         seconds = keep_seconds(options)
-        if seconds is None and not daemon_socket.there():
+        if seconds is None and not daemon_socket.seems_up():
             return direct()
         from dispatcher.transport.pool.pool_transport import PoolTransport
 
         if seconds is not None:
-            daemon_socket.call().close()
+            daemon_socket.dial_or_start().close()
         return PoolTransport(
             direct, keep=seconds, config=options.ssh_config, host_keys=options.host_keys,
             alive=alive(options), passwords=self._passwords, say=self._say, reach=self._reach,

@@ -3,7 +3,7 @@
 It opens a channel over a connection that it has, or makes a connection if the launcher asked it to
 keep one. It ends when it holds nothing any more. docs/design/exec.md explains it.
 
-``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
+``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.dial_or_start`` alone.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def main() -> None:
     try:
         daemon.run()
     finally:
-        daemon_socket.forget()
+        daemon_socket.remove_socket()
         daemon.close()
 
 

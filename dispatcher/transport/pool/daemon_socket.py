@@ -73,17 +73,17 @@ def _runtime() -> Path | None:
     return Path(above, "dispatch") if os.stat(above).st_uid == os.geteuid() else None
 
 
-def name() -> str:
+def socket_name() -> str:
     """The socket's file name: one for each node and its namespaces."""
     node = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
     spaces = (str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in _NAMESPACES)
     return "-".join([f"holder{PROTOCOL}", node[:64], *spaces])
 
 
-def there() -> bool:
+def seems_up() -> bool:
     """Whether a daemon seems to run; only checks that the file exists."""
     places = state_folder() / "kept", _runtime()
-    return any(place is not None and os.path.exists(place / name()) for place in places)
+    return any(place is not None and os.path.exists(place / socket_name()) for place in places)
 
 
 def dial() -> socket.socket | None:
@@ -93,7 +93,7 @@ def dial() -> socket.socket | None:
     link.settimeout(ANSWER_LIMIT)  # a daemon that hangs lets callers queue up to its backlog
     try:
         with _at(place) as at:
-            link.connect(f"/proc/self/fd/{at}/{name()}")
+            link.connect(f"/proc/self/fd/{at}/{socket_name()}")
         if uid_of(link) == os.geteuid():
             return link
     except OSError:
@@ -110,7 +110,7 @@ def reach(say: Callable[[str], None]) -> socket.socket | None:
     link = dial()
     if link is None:
         return None
-    silent = silence(link)
+    silent = why_silent(link)
     if silent is None:
         return link
     link.close()
@@ -118,7 +118,7 @@ def reach(say: Callable[[str], None]) -> socket.socket | None:
     return None
 
 
-def silence(link: socket.socket) -> str | None:
+def why_silent(link: socket.socket) -> str | None:
     """Check that the daemon answers: None if it does in time, else a text about its silence.
 
     link: as ``dial`` gives it.
@@ -134,7 +134,7 @@ def _silent(link: socket.socket) -> str:
     return f"the process that holds connections (pid {peer(link)[0]}) does not answer"
 
 
-def end() -> bool:
+def kill_daemon() -> bool:
     """Kill the daemon, which need not answer; False if it is in another pid namespace."""
     link = dial()
     if link is None:
@@ -145,11 +145,11 @@ def end() -> bool:
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)  # a stopped process gets no other signal
-    forget()
+    remove_socket()
     return True
 
 
-def call() -> socket.socket:
+def dial_or_start() -> socket.socket:
     """Do as ``dial``, but start a daemon where there is none. Raises: DispatchError, UsageError."""
     link = dial()
     if link is not None:
@@ -178,7 +178,7 @@ def call() -> socket.socket:
 def listen() -> socket.socket | None:
     """The daemon's own socket; None if another daemon has it. Raises: UsageError, OSError."""
     place = folder()
-    lock = os.open(place / f"{name()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    lock = os.open(place / f"{socket_name()}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held until we end
     except BlockingIOError:
@@ -187,20 +187,20 @@ def listen() -> socket.socket | None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with _at(place) as at:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name(), dir_fd=at)
+            os.unlink(socket_name(), dir_fd=at)
         before = os.umask(0o177)
         try:
-            listener.bind(f"/proc/self/fd/{at}/{name()}")
+            listener.bind(f"/proc/self/fd/{at}/{socket_name()}")
         finally:
             os.umask(before)
     listener.listen(_BACKLOG)
     return listener
 
 
-def forget() -> None:
+def remove_socket() -> None:
     """Remove the socket, which has no listener any more."""
     with contextlib.suppress(OSError):
-        (folder() / name()).unlink()
+        (folder() / socket_name()).unlink()
 
 
 def uid_of(link: socket.socket) -> int:

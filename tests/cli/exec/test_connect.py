@@ -98,9 +98,9 @@ def test_a_silent_process_is_ended_by_close_alone(
         return True
 
     monkeypatch.setattr(daemon_socket, "ask", ask)
-    monkeypatch.setattr(daemon_socket, "call", call)
-    monkeypatch.setattr(daemon_socket, "silence", lambda link: "pid 7 does not answer")
-    monkeypatch.setattr(daemon_socket, "end", end)
+    monkeypatch.setattr(daemon_socket, "dial_or_start", call)
+    monkeypatch.setattr(daemon_socket, "why_silent", lambda link: "pid 7 does not answer")
+    monkeypatch.setattr(daemon_socket, "kill_daemon", end)
     for words in (["--list"], ["--close", "-w", "n1"], ["-w", "n1"]):
         assert cli.main(["connect", *words]) == 125
         assert capsys.readouterr().err == (

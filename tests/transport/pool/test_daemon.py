@@ -376,7 +376,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(signal, "signal", lambda number, act: noted.signals.update({number: act}))
     monkeypatch.setattr(resource, "setrlimit", lambda which, to: setattr(noted, "files", to))
     monkeypatch.setattr(module, "preload", lambda alone: setattr(noted, "preloaded", 1))
-    monkeypatch.setattr(daemon_socket, "forget", lambda: setattr(noted, "forgot", 1))
+    monkeypatch.setattr(daemon_socket, "remove_socket", lambda: setattr(noted, "forgot", 1))
     return noted
 
 

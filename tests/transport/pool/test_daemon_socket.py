@@ -57,24 +57,24 @@ def listener(runtime: Path) -> Iterator[socket.socket]:
 def test_the_folder(runtime: Path, monkeypatch: pytest.MonkeyPatch, said: str, where: str) -> None:
     monkeypatch.chdir(runtime.parent)
     monkeypatch.setenv("XDG_RUNTIME_DIR", said.format(runtime=runtime))
-    assert not daemon_socket.there()
+    assert not daemon_socket.seems_up()
     folder = daemon_socket.folder()
     assert folder == runtime.parent / where
     assert folder.stat().st_mode & 0o777 == 0o700
     assert folder.parent == runtime or folder.parent.stat().st_mode & 0o777 == 0o700
-    assert not daemon_socket.there()
-    (folder / daemon_socket.name()).touch()
-    assert daemon_socket.there()
+    assert not daemon_socket.seems_up()
+    (folder / daemon_socket.socket_name()).touch()
+    assert daemon_socket.seems_up()
 
 
 def test_a_relative_folder_is_not_looked_into(
     runtime: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (daemon_socket.folder() / daemon_socket.name()).touch()
-    assert daemon_socket.there()
+    (daemon_socket.folder() / daemon_socket.socket_name()).touch()
+    assert daemon_socket.seems_up()
     monkeypatch.chdir(runtime.parent)
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime.name)
-    assert not daemon_socket.there()
+    assert not daemon_socket.seems_up()
 
 
 def test_a_folder_of_another_user_is_not_looked_into(
@@ -88,7 +88,7 @@ def test_a_folder_of_another_user_is_not_looked_into(
         another = Path("/")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(another))
     assert daemon_socket.folder() == runtime.parent / "state/dispatch/kept"
-    assert not daemon_socket.there()
+    assert not daemon_socket.seems_up()
 
 
 @cases(
@@ -103,20 +103,21 @@ def test_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch, node: str, middl
     """A home directory may be shared by many."""
     system = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((system[0], node, *system[2:])))
-    assert daemon_socket.name().startswith(f"holder{daemon_socket.PROTOCOL}{middle}")
+    assert daemon_socket.socket_name().startswith(f"holder{daemon_socket.PROTOCOL}{middle}")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may leave a namespace by itself")
 @pytest.mark.parametrize("kind", ["net", "mount"])
 def test_each_network_and_mount_namespace_has_its_own(runtime: Path, kind: str) -> None:
     """The same name may be another machine there: commands ran on the wrong hosts."""
-    program = "from dispatcher.transport.pool import daemon_socket as d; print(d.name(), d.there())"
+    program = "from dispatcher.transport.pool import daemon_socket as d;"
+    program += "print(d.socket_name(), d.seems_up())"
     asked = [sys.executable, "-c", program]
     with socket.socket():
-        (daemon_socket.folder() / daemon_socket.name()).touch()
+        (daemon_socket.folder() / daemon_socket.socket_name()).touch()
         here = subprocess.check_output(asked, text=True)
         elsewhere = subprocess.check_output(["unshare", f"--{kind}", *asked], text=True)
-    assert here == f"{daemon_socket.name()} True\n"
+    assert here == f"{daemon_socket.socket_name()} True\n"
     assert elsewhere.endswith(" False\n")
 
 
@@ -135,12 +136,12 @@ def test_the_socket_is_private_whatever_the_umask(runtime: Path) -> None:
         modes = {
             path.name: path.stat().st_mode & 0o777 for path in daemon_socket.folder().iterdir()
         }
-    name = daemon_socket.name()
+    name = daemon_socket.socket_name()
     assert modes == {name: 0o600, f"{name}.lock": 0o600}
 
 
 def test_a_socket_that_was_left_behind_is_replaced(listener: socket.socket) -> None:
-    left = daemon_socket.folder() / daemon_socket.name()
+    left = daemon_socket.folder() / daemon_socket.socket_name()
     listener.close()
     assert left.is_socket()
     assert daemon_socket.dial() is None
@@ -153,14 +154,14 @@ def test_a_socket_that_was_left_behind_is_replaced(listener: socket.socket) -> N
         with caller:
             heard, _ = again.accept()
             heard.close()
-    daemon_socket.forget()
+    daemon_socket.remove_socket()
     assert not left.exists()
-    daemon_socket.forget()  # is gone already
+    daemon_socket.remove_socket()  # is gone already
 
 
 def test_a_lock_that_leads_elsewhere_is_not_followed(runtime: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
-    (daemon_socket.folder() / f"{daemon_socket.name()}.lock").symlink_to(elsewhere)
+    (daemon_socket.folder() / f"{daemon_socket.socket_name()}.lock").symlink_to(elsewhere)
     with pytest.raises(OSError):
         daemon_socket.listen()
     assert not elsewhere.exists()
@@ -202,7 +203,7 @@ def test_a_daemon_is_started_where_there_is_none(
 
     monkeypatch.setattr(subprocess, "run", run)
     for _ in range(2):
-        daemon_socket.call().close()
+        daemon_socket.dial_or_start().close()
     ((argv, options),) = started  # the second time it was there
     assert argv[-3:] == [sys.executable, "-m", "dispatcher.transport.pool.daemon"]
     assert options.pop("cwd") == Path(dispatcher.__file__).parents[1]
@@ -215,7 +216,7 @@ def test_a_daemon_that_does_not_come_up(runtime: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
     monkeypatch.setattr(daemon_socket, "START_LIMIT", 0.05)
     with pytest.raises(DispatchError, match="no process to hold connections"):
-        daemon_socket.call()
+        daemon_socket.dial_or_start()
 
 
 # -- asking ---------------------------------------------------------------------------
@@ -313,8 +314,8 @@ def test_a_stopped_daemon_is_killed(runtime: Path) -> None:
         link = daemon_socket.dial()
         assert link is not None
         with link:
-            assert daemon_socket.silence(link)
-        assert daemon_socket.end()
+            assert daemon_socket.why_silent(link)
+        assert daemon_socket.kill_daemon()
         assert daemon.wait(60) == -signal.SIGKILL
     assert daemon_socket.dial() is None
 

@@ -315,14 +315,14 @@ def test_another_user_is_told_nothing(
     assert listener is not None
     folder = daemon_socket.folder()
     folder.chmod(0o755)  # as if the folder's mode did not keep strangers out
-    (folder / daemon_socket.name()).chmod(0o666)
+    (folder / daemon_socket.socket_name()).chmod(0o666)
     serves = threading.Thread(target=daemon.Daemon(listener).run, daemon=True)
     at = os.open(folder, os.O_DIRECTORY)
     monkeypatch.setattr(daemon, "LINGER", 60.0)
     serves.start()
     try:
         asked = subprocess.run(
-            [sys.executable, "-c", ASKS, str(at), daemon_socket.name(), str(uid)],
+            [sys.executable, "-c", ASKS, str(at), daemon_socket.socket_name(), str(uid)],
             pass_fds=[at], capture_output=True, timeout=100, check=True,
         )  # fmt: skip
     finally:
@@ -342,7 +342,7 @@ def test_nothing_of_the_current_folder_is_run(
         (tmp_path / trap).write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    with daemon_socket.call() as link:
+    with daemon_socket.dial_or_start() as link:
         who = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
     daemon = int.from_bytes(who[:4], sys.byteorder)
     with pytest.raises(ChildProcessError):  # or its end would be ours to wait for
