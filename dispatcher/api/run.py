@@ -23,6 +23,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, SignalReceived, Sink
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import UsageError, WrongArgument
+from dispatcher.model.frozen import fields_of
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler, Spill
@@ -124,13 +125,11 @@ class Running(BackgroundRun[Report, Line | Entry]):
         self._session.tell(event)
 
     def _carry_out(self) -> Report:
-        ways = {
-            str(name): getattr(self._reach.ways, name) for name in transports.Ways.__match_args__
-        }
         session = self._session
         record = JobRecord(
-            self.plan, ways, self._paths, session.tell, session.restart, self._say, by_program=True
-        )
+            self.plan, fields_of(self._reach.ways), self._paths, session.tell, session.restart,
+            self._say, by_program=True,
+        )  # fmt: skip
         session.add(*record.sinks)
         with record, self._reach:
             record.answer()
