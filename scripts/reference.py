@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 FOLDER = "reference"
 #: the documents that most programs read stand first
 _FIRST = ("report-1", "plan-1", schemas.JOURNAL, "job-1", "exec-1", "copy-1", "dry-run-1")
-#: what Markdown would take for markup in a text that is plain
-_MARKUP = re.compile(r"([\\*_\[\]<>|#~^])")
+#: code of a text that is plain, and what Markdown would take for markup elsewhere in it
+_MARKUP = re.compile(r"`[^`]*`|[\\*_\[\]<>|#~^]")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -95,7 +95,7 @@ def _joined(lines: Iterable[str]) -> str:
 
 def plain(text: str) -> str:
     """``text`` as Markdown shows it to the letter."""
-    return _MARKUP.sub(r"\\\1", text)
+    return _MARKUP.sub(lambda mark: mark[0] if mark[0][1:] else f"&#{ord(mark[0])};", text)
 
 
 # -- commands ---------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def messages() -> Iterator[str]:
     yield "# Messages"
     yield ""
     yield (
-        "The code stands in brackets behind a message, and as `message_code` in JSON. It does not "
-        "change; the words may. `dispatch explain CODE` prints the same."
+        "The code is in brackets after a message, and in `message_code` of JSON. It does not "
+        "change; the text may. `dispatch explain CODE` prints the text of this page."
     )
     yield ""
     for title, group in (
@@ -206,14 +206,11 @@ def exit_codes() -> Iterator[str]:
     for code, meaning in _rows(errors.__doc__ or ""):
         yield f"| {plain(code)} | {plain(meaning)} |"
     yield ""
-    yield (
-        "A rank may itself exit with 124 to 127. The verdict, and `report.json`, say whose code "
-        "it is."
-    )
+    yield ("A rank may itself exit with 124 to 127. The verdict and `report.json` name the source.")
     yield ""
     yield "## Why a host could not be used"
     yield ""
-    yield "These words stand beside the host in the table of failed hosts, and as `kind` in JSON."
+    yield "The table of failed hosts has these words beside the host, and JSON has them in `kind`."
     yield ""
     yield "| words | message |"
     yield "|---|---|"
@@ -242,33 +239,33 @@ def environment() -> Iterator[str]:
     tables = (
         (
             "Set for every rank",
-            "Your value for one of these is an error.",
+            "dispatch sets these itself. Your own value for one of them is an error.",
             variables.RESERVED_NAMES,
             variables.RESERVED_PREFIXES,
         ),
         (
-            "Forwarded by themselves",
-            "They cross to the hosts if your environment has them. `-x NAME` forwards more.",
+            "Sent without an option",
+            "dispatch sends these to the hosts if your environment has them. `-x NAME` sends more.",
             variables.CROSSING_NAMES,
             variables.CROSSING_PREFIXES,
         ),
         (
-            "Never forwarded by themselves",
-            "In spite of a prefix above. `-x NAME` still forwards them.",
+            "Sent only with `-x`",
+            "These begin like variables above, but dispatch sends them only with `-x NAME`.",
             variables.STAYING_NAMES,
             (),
         ),
         (
             "Removed from a host's own environment",
-            "Left over from a batch step or another launcher, they would make MPI believe that "
-            "somebody else had started it.",
+            "A batch step or another launcher may have set these. MPI would then expect that "
+            "launcher.",
             variables.SCRUB_NAMES,
             variables.SCRUB_PREFIXES,
         ),
         (
             "Allowed in a file of the current folder",
-            "A `.deepspeed_env`, `dispatch.toml` or hostfile that merely lies in the current "
-            "folder may set these alone.",
+            "A `.deepspeed_env`, `dispatch.toml` or hostfile in the current folder may set only "
+            "these.",
             variables.FOLDERS_NAMES,
             (),
         ),
@@ -282,7 +279,7 @@ def environment() -> Iterator[str]:
         yield ""
         if prefixes:
             starts = " ".join(f"`{prefix}*`" for prefix in sorted(prefixes))
-            yield f"And all that begin so: {starts}"
+            yield f"And all variables that begin with {starts}"
             yield ""
 
 
@@ -294,8 +291,8 @@ def documents() -> Iterator[str]:
     yield "# JSON: every field"
     yield ""
     yield (
-        "Files and `--json`, by the `schema` that each names. [What stays](formats.md) says how "
-        "they may change. A field with \\* need not be there."
+        "The fields of all files and of `--json`, by the `schema` that each names. [What "
+        "stays](formats.md) has the rules for changes. A field with \\* may be missing."
     )
     yield ""
     found = schemas.schemas()
@@ -316,7 +313,7 @@ def documents() -> Iterator[str]:
 
 
 def _about(schema: schemas.Schema) -> str:
-    return plain(schema.get("description", "")).replace("\\`", "`")
+    return plain(schema.get("description", ""))
 
 
 def _fields(schema: schemas.Schema) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -78,10 +79,13 @@ def test_a_picture_that_moves_shows_its_end_where_nothing_moves() -> None:
     assert all(0 < float(total) + float(delay) <= 5 for total, delay in delays)
 
 
-def test_code_in_tables_has_no_backslash(site: Path) -> None:
+def test_no_backslash_of_markdown_is_shown(site: Path) -> None:
     text = (site / "guides" / "exec-peers.html").read_text()
     assert "| dshbak -c</code>" in text
     assert r"\|" not in text
+    text = html.unescape((site / "reference" / "commands" / "exec.html").read_text())
+    assert "; ^FILE is a hostfile" in text
+    assert "Read FILE instead of ~/.ssh/config" in text
 
 
 def test_the_tests_that_pages_name_are_there() -> None:
