@@ -134,7 +134,7 @@ class Relay:
     def __init__(self, come: int, go: int) -> None:
         self._come = come
         self._go = go
-        self._frames = mux.Frames()
+        self._frames = mux.Decoder()
         self._streams: dict[int, Command] = {}
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()

@@ -235,7 +235,7 @@ def tree_far(data: bytes) -> None:
 )  # fmt: skip
 def pool(data: bytes) -> None:
     wire = SimpleNamespace(send=nothing, forget=nothing)
-    link, frames = PoolLink(wire, 1), mux.Frames()  # type: ignore[arg-type]
+    link, frames = PoolLink(wire, 1), mux.Decoder()  # type: ignore[arg-type]
     for chunk in chunks(data):
         for _, kind, body in frames.feed(chunk):
             link.take(kind, body)
@@ -543,7 +543,7 @@ def get_lists(data: bytes) -> None:
     with patch.object(get_files, "WORTH", 4):  # what was cut off is gone on with
         for _ in range(1 + (how & 1)):
             body = b"".join(coming(take) for _ in entries)
-            frames = mux.Frames(1 << 20).feed(body)
+            frames = mux.Decoder(1 << 20).feed(body)
             try:
                 receive(inside, {"list": listed}, frames, checksum=how & 2 > 0, resume=how < 4)
             except (mux.Malformed, BadArchive, CannotCopy, OSError):

@@ -19,7 +19,7 @@ from dispatcher.remote.protocol.mux import (
     ERRORS_END,
     OPEN,
     OUTPUT_END,
-    Frames,
+    Decoder,
     frame,
 )
 from dispatcher.remote.tree_relay import STATUS
@@ -49,7 +49,7 @@ class Relay:
         while len(sync) < len(SYNC):
             sync += self.come.read(len(SYNC) - len(sync)) or b"!"
         assert sync == SYNC
-        self.frames = Frames()
+        self.frames = Decoder()
         self.said: list[tuple[int, int, bytes]] = []
 
     def say(self, number: int, kind: int, body: bytes = b"") -> None:

@@ -12,7 +12,7 @@ Frames of ``remote.protocol.mux``, all on channel 0::
 
 from __future__ import annotations
 
-from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
+from dispatcher.remote.protocol.mux import OWN, Decoder, Malformed, frame
 from dispatcher.remote.protocol.packing import MOST_VALUES, PackError, pack, unpack
 
 TYPE_CHECKING = False
@@ -44,9 +44,9 @@ def message(value: Any) -> bytes:
     return frame(0, VALUE, pack(value))
 
 
-def frames(largest: int) -> Frames:
+def frames(largest: int) -> Decoder:
     """A decoder of frames from bytes in any pieces; a value has ``largest`` bytes at most."""
-    return Frames(LARGEST, {VALUE: largest})
+    return Decoder(LARGEST, {VALUE: largest})
 
 
 def value_of(kind: int, body: bytes, most: int = MOST_VALUES) -> dict[str, Any]:

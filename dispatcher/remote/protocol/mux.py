@@ -51,7 +51,7 @@ def frame(channel: int, kind: int, body: bytes = b"") -> bytes:
     return HEADER.pack(channel, kind, len(body)) + body
 
 
-class Frames:
+class Decoder:
     """Bytes in, frames out; holds one unfinished frame at most.
 
     largest: bytes of a body at most; most: kind -> the limit of kinds that have their own.

@@ -64,7 +64,7 @@ class Client:
         """Do what the client wants; returns when it is gone and its commands have ended."""
         writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
         writer.start()
-        frames = mux.Frames(daemon_socket.LARGEST)
+        frames = mux.Decoder(daemon_socket.LARGEST)
         try:
             while data := self._link.recv(_CHUNK):
                 for number, kind, body in frames.feed(data):

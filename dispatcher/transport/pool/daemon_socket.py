@@ -33,7 +33,7 @@ from typing import Any
 
 from dispatcher.model.errors import NoConnectionDaemon
 from dispatcher.model.paths import private, state_folder
-from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
+from dispatcher.remote.protocol.mux import OWN, Decoder, Malformed, frame
 
 #: part of the socket's name, since a daemon may be older than its callers
 PROTOCOL = 9
@@ -266,7 +266,7 @@ def _asked(link: socket.socket, kind: int, seconds: float, **order: Any) -> dict
     """The daemon's answer to an order. Raises: OSError, also if it is late; Malformed."""
     link.settimeout(seconds)
     link.sendall(message(kind, **order))
-    frames, answers = Frames(LARGEST), list[tuple[int, int, bytes]]()
+    frames, answers = Decoder(LARGEST), list[tuple[int, int, bytes]]()
     while not answers:
         data = link.recv(1 << 16)
         if not data:

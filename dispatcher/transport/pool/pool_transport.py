@@ -78,7 +78,7 @@ class PoolConnection:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        frames = mux.Frames(daemon_socket.LARGEST)
+        frames = mux.Decoder(daemon_socket.LARGEST)
         # one for all reads: a large one for each, which is then cut to a line, scatters the heap
         buffer = memoryview(bytearray(_READ_SIZE))
         try:

@@ -62,7 +62,7 @@ class Branch:
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
         self._scanner: SyncScanner | None = SyncScanner()
-        self._frames = mux.Frames()
+        self._frames = mux.Decoder()
         self._asides = Asides(_MOST_ASIDES, _ASIDES_RATE)
         self._errors, self._n_errors = b"", 0
         self._thread = threading.Thread(target=self._run, name=f"tree:{name}", daemon=True)

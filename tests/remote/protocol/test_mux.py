@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.remote.protocol import mux
-from dispatcher.remote.protocol.mux import COUNT, Credit, Frames, Malformed, frame
+from dispatcher.remote.protocol.mux import COUNT, Credit, Decoder, Malformed, frame
 
 PARTS = st.lists(
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 255), st.binary(max_size=300)), max_size=8
 )
 
 
-def fed(frames: Frames, text: bytes, data: st.DataObject) -> list[tuple[int, int, bytes]]:
+def fed(frames: Decoder, text: bytes, data: st.DataObject) -> list[tuple[int, int, bytes]]:
     """What ``text`` gives in pieces of any size."""
     found = []
     while text:
@@ -29,14 +29,14 @@ def fed(frames: Frames, text: bytes, data: st.DataObject) -> list[tuple[int, int
 def test_any_pieces_give_the_same_frames(
     said: list[tuple[int, int, bytes]], data: st.DataObject
 ) -> None:
-    assert fed(Frames(), b"".join(frame(*one) for one in said), data) == said
+    assert fed(Decoder(), b"".join(frame(*one) for one in said), data) == said
 
 
 @given(st.binary(max_size=200), st.data())
 def test_hostile_bytes_are_frames_or_malformed_and_never_held_without_bound(
     text: bytes, data: st.DataObject
 ) -> None:
-    frames, size = Frames(20), 0
+    frames, size = Decoder(20), 0
     try:
         while text:
             piece = text[: data.draw(st.integers(1, len(text)))]
@@ -48,8 +48,8 @@ def test_hostile_bytes_are_frames_or_malformed_and_never_held_without_bound(
         pass
 
 
-@cases(("frames", "most"), [(Frames(), mux.LARGEST), (Frames(10, {1: 99}), 99)])
-def test_a_body_that_is_too_large_is_refused_before_it_comes(frames: Frames, most: int) -> None:
+@cases(("frames", "most"), [(Decoder(), mux.LARGEST), (Decoder(10, {1: 99}), 99)])
+def test_a_body_that_is_too_large_is_refused_before_it_comes(frames: Decoder, most: int) -> None:
     assert frames.feed(mux.HEADER.pack(7, 1, most)) == []
     assert frames.feed(bytes(most)) == [(7, 1, bytes(most))]
     with pytest.raises(Malformed):

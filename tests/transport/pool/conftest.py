@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.model.failure import Failure
-from dispatcher.remote.protocol.mux import Frames
+from dispatcher.remote.protocol.mux import Decoder
 from dispatcher.transport.base import Link, Target, Transport, Window
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import (
@@ -27,7 +27,7 @@ class Played:
     def __init__(self, link: socket.socket) -> None:
         link.settimeout(60)
         self.link = link
-        self._frames = Frames(LARGEST)
+        self._frames = Decoder(LARGEST)
         self._heard: deque[tuple[int, int, bytes]] = deque()
 
     def hear(self) -> tuple[int, int, bytes]:

@@ -23,7 +23,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
-from dispatcher.remote.protocol.mux import Frames
+from dispatcher.remote.protocol.mux import Decoder
 from dispatcher.transport.base import Keepalive, Target, Window
 from dispatcher.transport.pool import daemon as module
 from dispatcher.transport.pool import daemon_socket, pool_transport
@@ -292,7 +292,7 @@ def call(listener: socket.socket) -> socket.socket:
 
 def answer(caller: socket.socket) -> dict[str, Any]:
     caller.sendall(message(LIST))
-    ((_, _, body),) = Frames().feed(caller.recv(1 << 16))
+    ((_, _, body),) = Decoder().feed(caller.recv(1 << 16))
     return fields(body)
 
 

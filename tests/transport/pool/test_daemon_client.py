@@ -12,7 +12,7 @@ from rig import wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
-from dispatcher.remote.protocol.mux import Frames, Malformed, frame
+from dispatcher.remote.protocol.mux import Decoder, Malformed, frame
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool import daemon_client
 from dispatcher.transport.pool.daemon_client import Channel, Client
@@ -105,7 +105,7 @@ class Far(Link):
 
 def read(frames: list[bytes]) -> list[tuple[int, bytes]]:
     """(kind, body) of frames of channel 3."""
-    found = Frames(LARGEST).feed(b"".join(frames))
+    found = Decoder(LARGEST).feed(b"".join(frames))
     assert all(number == 3 for number, _, _ in found)
     return [(kind, body) for _, kind, body in found]
 
@@ -172,7 +172,7 @@ class TestChannel:
         far.taking.set()
         wait_for(lambda: far.heard[-1:] == [b"<end>"], 30, lambda: far.heard)
         assert far.heard == [b"a" * (OPENING + 1), b"b" * rest, b"<end>"]
-        grants = [Frames(LARGEST).feed(one)[0] for one in put if isinstance(one, bytes)]
+        grants = [Decoder(LARGEST).feed(one)[0] for one in put if isinstance(one, bytes)]
         assert {(number, kind) for number, kind, _ in grants} == {(3, mux.MORE_INPUT)}
         assert sum(mux.COUNT.unpack(body)[0] for _, _, body in grants) == mux.INPUT_WINDOW
         channel.leave()
@@ -227,7 +227,7 @@ class TestClient:
         link.sendall(b"".join(frames))
 
     def heard(self, link: socket.socket, count: int) -> list[tuple[int, int, bytes]]:
-        frames, found = Frames(LARGEST), list[tuple[int, int, bytes]]()
+        frames, found = Decoder(LARGEST), list[tuple[int, int, bytes]]()
         while len(found) < count:
             data = link.recv(1 << 16)
             assert data, found

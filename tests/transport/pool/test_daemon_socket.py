@@ -19,7 +19,7 @@ from open_files import open_files
 
 import dispatcher
 from dispatcher.model.errors import DispatchError, NoConnectionDaemon
-from dispatcher.remote.protocol.mux import Frames, Malformed, frame
+from dispatcher.remote.protocol.mux import Decoder, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, message
 
@@ -236,7 +236,7 @@ class Answering:
     def _serve(self) -> None:
         link, _ = self._listener.accept()
         with link:
-            frames = Frames(LARGEST)
+            frames = Decoder(LARGEST)
             while data := link.recv(1 << 16):
                 for order in frames.feed(data):
                     self.heard.append(order)

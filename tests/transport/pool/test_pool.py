@@ -290,7 +290,7 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
 #: asks at descriptor FD as user UID what is held; says the answer, or nothing when hung up on
 ASKS = """
 import os, socket, sys
-from dispatcher.remote.protocol.mux import Frames
+from dispatcher.remote.protocol.mux import Decoder
 from dispatcher.transport.pool.daemon_socket import LIST, message
 os.setuid(int(sys.argv[3]))
 with socket.socket(socket.AF_UNIX) as link:
@@ -298,7 +298,7 @@ with socket.socket(socket.AF_UNIX) as link:
     link.settimeout(60)
     try:
         link.sendall(message(LIST))
-        print(*Frames().feed(link.recv(4096)))
+        print(*Decoder().feed(link.recv(4096)))
     except ConnectionError:
         pass
 """

@@ -56,7 +56,7 @@ class Far(FarLink):
 
     def frames(self) -> list[tuple[int, int, bytes]]:
         """All that was told after the payload."""
-        return mux.Frames().feed(b"".join(self.writes).removeprefix(PAYLOAD))
+        return mux.Decoder().feed(b"".join(self.writes).removeprefix(PAYLOAD))
 
     def close(self) -> None:
         super().close()

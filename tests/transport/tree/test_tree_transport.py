@@ -47,7 +47,7 @@ class Head(FarLink):
         super().__init__(said)
         self.status = Ending(None)
         self.heard: list[tuple[int, int, bytes]] = []
-        self._frames = mux.Frames()
+        self._frames = mux.Decoder()
         self._before = len(payload())
 
     def listen(self) -> None:

@@ -125,7 +125,7 @@ def test_what_waits_for_a_link_goes_in_few_writes() -> None:
         relay._send(9, mux.OUTPUT, bytes(mux.LARGEST))
         relay._send(1, mux.MORE_INPUT, mux.COUNT.pack(7))
         relay._write()
-        writes = [mux.Frames().feed(ours.recv(1 << 20)) for _ in range(2)]
+        writes = [mux.Decoder().feed(ours.recv(1 << 20)) for _ in range(2)]
         os.close(relay._come)
     assert writes[0] == [
         (1, mux.MORE_INPUT, mux.COUNT.pack(7)),
