@@ -4,10 +4,10 @@
 code   meaning
 =====  =====================================================================
 0      every planned rank ran and exited 0
-1-..   the root cause's own exit code; 128+n when signal n ended that rank
+1-..   the exit code of the rank that failed first; 128+n if signal n ended it
 2      usage: bad flag, bad hostfile, impossible plan; no host was touched
-3      a command on many hosts was stopped by its failures: hosts are left that
-       it was not started on (--max-fail)
+3      a command on many hosts stopped after failures (--max-fail, --serial):
+       some hosts were not started
 93     a rank's own 93 means: do not start this job again (--max-restarts)
 124    a time limit of the run was reached
 125    dispatch or the cluster failed before or beside the ranks
