@@ -26,9 +26,6 @@ from __future__ import annotations
 TYPE_CHECKING = False  # as type checkers know it; ranks that import ``comm`` need no ``typing``
 
 if TYPE_CHECKING:
-    from dispatcher.api.exec import Answer as Answer
-    from dispatcher.api.exec import Answers as Answers
-    from dispatcher.api.exec import exec as exec
     from dispatcher.api.report import FailedAttempt as FailedAttempt
     from dispatcher.api.report import FirstFailure as FirstFailure
     from dispatcher.api.report import HostFailure as HostFailure
@@ -37,8 +34,11 @@ if TYPE_CHECKING:
     from dispatcher.api.report import SpawnedWorld as SpawnedWorld
     from dispatcher.api.request import plan_job as plan_job
     from dispatcher.api.request import request as request
+    from dispatcher.api.run import Answer as Answer
+    from dispatcher.api.run import Answers as Answers
     from dispatcher.api.run import Line as Line
     from dispatcher.api.run import Running as Running
+    from dispatcher.api.run import exec as exec
     from dispatcher.api.run import run as run
     from dispatcher.api.run import run_async as run_async
     from dispatcher.api.run import start as start
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from dispatcher.model.errors import PlanError as PlanError
     from dispatcher.model.errors import UsageError as UsageError
     from dispatcher.model.errors import WrongArgument as WrongArgument
+    from dispatcher.output.exec.host_results import HostResult as HostResult
     from dispatcher.plan.exec_plan import ExecLimits as ExecLimits
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
     from dispatcher.plan.job.parts import Part as Part
@@ -67,9 +68,10 @@ _HOMES = {
     "Line": "api.run",
     "request": "api.request",
     "plan_job": "api.request",
-    "exec": "api.exec",
-    "Answers": "api.exec",
-    "Answer": "api.exec",
+    "exec": "api.run",
+    "Answers": "api.run",
+    "Answer": "api.run",
+    "HostResult": "output.exec.host_results",
     "ExecLimits": "plan.exec_plan",
     "Ways": "api.transports",
     "Report": "api.report",

@@ -60,27 +60,21 @@ def look_by(
     for those of any fan-out command; () outside the main thread.
     """
     # a run imports this file before it starts, and most need none of these
+    from dispatcher.api.exec_session import ExecSession
     from dispatcher.bootstrap import shell
-    from dispatcher.core.events.exec_events import exit_code, is_good
-    from dispatcher.output.exec.exec_notes import describe
-    from dispatcher.output.exec.host_blocks import HostOutput
+    from dispatcher.core.events.exec_events import exit_code
+    from dispatcher.output.exec.host_results import describe
     from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
     from dispatcher.remote.protocol.frames import STDOUT
-    from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
+    from dispatcher.runner.exec.exec_loop import HANDLED
 
     limits = limits or ExecLimits(command=LONGEST)
     exec_plan = ExecPlan(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
-    kept = HostOutput(frozenset({STDOUT}))
-    outcomes = ExecRunner(exec_plan, transport_for, [kept]).run(
-        HANDLED if handled is None else handled
-    )
-    found = {
-        name: shell.parse(name, kept.block(node, STDOUT))
-        for node, name in enumerate(exec_plan.names)
-    }
-    failures = [] if all(map(is_good, outcomes)) else describe(outcomes, exec_plan.names)
-    code = exit_code(outcomes)
-    return Look(found, failures, code if code > errors.SIGNAL_BASE else 0)
+    session = ExecSession(exec_plan, transport_for, streams=frozenset({STDOUT}))
+    results = session.run(HANDLED if handled is None else handled)
+    code = exit_code(one.outcome for one in results)
+    found = {one.host: shell.parse(one.host, one.stdout) for one in results}
+    return Look(found, describe(results), code if code > errors.SIGNAL_BASE else 0)
 
 
 #: kind of result -> its verb in a line

@@ -1,4 +1,4 @@
-"""``run``, ``run_async`` and ``start``: run a job from a program.
+"""``run``, ``run_async`` and ``start``: run a job from a program; ``exec``: one command on hosts.
 
 ``start`` returns a ``Running``, which iterates over the ranks' lines. dispatch writes nothing to
 the terminal and takes no signal unless the program asks for it. See docs/guides/python.md.
@@ -9,30 +9,35 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dispatcher.api import transports
+from dispatcher.api.exec_session import BOTH, ExecSession
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.report import Report
-from dispatcher.api.request import plan_job
+from dispatcher.api.request import Hosts, check_words, hosts_of, plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
 from dispatcher.bootstrap import payload
+from dispatcher.core.events.exec_events import exit_code, own_code
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, SignalReceived, Sink
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.frozen import fields_of
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.exec.host_results import HostResult, describe
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.request import Request
 from dispatcher.runner import loop
 from dispatcher.runner.run.run_loop import HANDLED
+from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -297,3 +302,66 @@ def _log(line: str) -> None:
     known = kind in ("note", "error")
     level = logging.ERROR if kind == "error" else logging.INFO
     logging.getLogger("dispatcher").log(level, "%s", text if known else line)
+
+
+Answer = HostResult  #: its old name
+
+
+@dataclass(frozen=True)
+class Answers:
+    """One result a host, in the hosts' order.
+
+    exit_code, verdict: as ``dispatch exec`` has them; largest_code: as with ``-S``.
+    """
+
+    hosts: tuple[HostResult, ...]
+    exit_code: int
+    largest_code: int
+    verdict: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether the command exited with 0 on every host."""
+        return all(one.ok for one in self.hosts)
+
+
+class _Settings(TypedDict, total=False):
+    limits: ExecLimits
+    ways: transports.Ways
+
+
+def exec(
+    hosts: Hosts,
+    argv: Sequence[str],
+    *,
+    limits: ExecLimits | None = None,
+    ways: transports.Ways | None = None,
+    ask: transports.Ask = transports.nobody,
+) -> Answers:
+    """Run ``argv`` on each of ``hosts``. Ctrl-C ends it on all hosts and is raised.
+
+    ways: how hosts are reached. ask: asks for a passphrase; by default none is asked for.
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    """
+    check_words(argv)
+    given = {name: item for name, item in (("limits", limits), ("ways", ways)) if item is not None}
+    check_types("exec", _Settings, given)
+    ways = ways or transports.Ways()
+    places = target_hosts([hosts_of(hosts)], ())
+    exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
+    transports.check_reachable(ways, places)
+    transports.allow_open_files(len(places))
+    reach = transports.TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL))
+    session = ExecSession(exec_plan, reach.transport_for, streams=BOTH)
+    reach.typing = session.typing
+
+    def work() -> tuple[HostResult, ...]:
+        with reach:
+            return session.run(())
+
+    background: BackgroundRun[tuple[HostResult, ...], None] = BackgroundRun(work, session.tell)
+    with background:
+        results = background.start().wait()
+    outcomes = [one.outcome for one in results]
+    largest = max(map(own_code, outcomes))
+    return Answers(results, exit_code(outcomes), largest, tuple(describe(results)))

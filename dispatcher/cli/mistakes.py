@@ -433,7 +433,7 @@ class Advice:
             return _no_such_host(only_typed(self._options))
         from dispatcher.cli.exec.exec import ExecOptions
         from dispatcher.cli.run.run import RunOptions
-        from dispatcher.output.exec.exec_notes import NOT_STARTED
+        from dispatcher.output.exec.host_results import NOT_STARTED
 
         options = self._options
         if isinstance(options, RunOptions):

@@ -198,6 +198,7 @@ class ExecMachine:
         self._typing_since = 0.0
         self._stopped = False
         self._over = False
+        self._plain = exec_plan.plain  # the end of a command that is stopped is not seen
         self.deadlines: dict[Hashable, float] = {}
 
     # -- entry points --------------------------------------------------------------
@@ -288,10 +289,8 @@ class ExecMachine:
     def _end_batch(self, now: float) -> list[Action]:
         """Begin the next batch, now or after the delay, or leave out the other hosts (E-2, E-8)."""
         first = self._begun - self._batches[self._batch - 1]
-        good = any(
-            host.outcome == exec_events.Exited(0) for host in self._hosts[first : self._begun]
-        )
-        if self._batch <= self._canaries and not good:
+        outcomes = [host.outcome for host in self._hosts[first : self._begun]]
+        if self._batch <= self._canaries and exec_events.Exited(0) not in outcomes:
             return self._leave_out(f"all of batch {self._batch} failed", errors.STOPPED)
         if self._limits.delay:
             self.deadlines["batch"] = now + self._limits.delay
@@ -378,6 +377,8 @@ class ExecMachine:
         self._move(node, DONE)
         self._connect.given_up(node)
         self._sudo.left(node, started=False)
+        if self._plain and isinstance(outcome, Why):
+            outcome = replace(outcome, ended=False)
         host.outcome = outcome
         for key in ("connect", "command", "kill", "again"):
             self.deadlines.pop((key, node), None)

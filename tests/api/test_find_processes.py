@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.api import find_processes
+from dispatcher.api import exec_session, find_processes
 from dispatcher.api.find_processes import (
     LONGEST,
     ROUNDS,
@@ -21,12 +21,12 @@ from dispatcher.api.find_processes import (
 from dispatcher.bootstrap.shell import SweptProcess
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
+from dispatcher.core.events.exec_events import Exited
 from dispatcher.core.events.run_events import Entry, NodeCleared
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.model.paths import new_run_id
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
-from dispatcher.runner.exec import exec_loop
 from dispatcher.transport.process.command import LocalTransport
 
 RUN = "20260131-142501-k3f9x2"
@@ -207,13 +207,14 @@ def test_no_host_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     plans: list[ExecPlan] = []
 
     class Runner:
-        def __init__(self, plan: ExecPlan, *others: object) -> None:
+        def __init__(self, plan: ExecPlan, *others: object, **more: object) -> None:
             plans.append(plan)
+            self.tell = self.typing = None
 
         def run(self, handled: object) -> list[object]:
-            return []
+            return [Exited(0)]
 
-    monkeypatch.setattr(exec_loop, "ExecRunner", Runner)
+    monkeypatch.setattr(exec_session, "ExecRunner", Runner)
     for limits in (None, ExecLimits(command=3.0)):
         look_by(lambda host: LocalTransport(), [Host("n1")], [RUN], kill=False, limits=limits)
     assert [plan.limits.command for plan in plans] == [LONGEST, 3.0]

@@ -118,6 +118,16 @@ class TestCommand:
         late = TimedOut("command", 5.0, ended=False)
         assert made.tick(112.0 + LAST_WAIT) == [*done(0, late), Finished((late,))]
 
+    def test_the_end_of_a_command_sent_as_typed_is_not_seen(self) -> None:
+        plan = ExecPlan((Host("n1"),), ("true",), limits=ExecLimits(command=5.0), plain=True)
+        made = ExecMachine(plan, lambda: 0.5)
+        made.begin(100.0)
+        made.handle(up(0), 101.0)
+        made.tick(106.0)
+        late = TimedOut("command", 5.0, ended=False)
+        gone = made.handle(exec_events.CommandEnded(0, None, "TERM"), 107.0)
+        assert gone == [*done(0, late), Finished((late,))]
+
     @cases(
         ("end", "outcome"),
         [

@@ -80,7 +80,7 @@ def connect(options: ConnectOptions) -> int:
     _check_daemon()
     shown = converted(options, ExecOptions, gather=not options.as_json)
     with TransportPool(options, alone=len(hosts) == 1) as reach:
-        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
+        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)[0]
 
 
 def _check_daemon() -> None:

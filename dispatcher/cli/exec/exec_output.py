@@ -7,35 +7,25 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from dispatcher.api.exec_session import BOTH
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.mistakes import Advice
+from dispatcher.cli.options.declaration import replace
 from dispatcher.cli.options.host_options import login
 from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
-from dispatcher.core.events.exec_events import Exited, Interrupted, Outcome
+from dispatcher.core.events.exec_events import Exited, Interrupted
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError, reason
 from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
-from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
-from dispatcher.output.exec.host_blocks import (
-    HostOutput,
-    blocks_of,
-    differences,
-    gathered,
-    lines_of,
-    record,
-)
+from dispatcher.output.exec.exec_progress import ExecNotes, ExecProgress, Passthrough
+from dispatcher.output.exec.host_blocks import blocks_of, differences, gathered, lines_of
+from dispatcher.output.exec.host_results import HostResult, describe, record
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
-
-if TYPE_CHECKING:
-    from dispatcher.output.exec.exec_progress import ExecProgress
-
-BOTH = frozenset({STDOUT, STDERR})
 
 
 def check(options: ExecOptions) -> None:
@@ -82,21 +72,19 @@ class ExecOutput:
         self._say = say
         whole = gather or options.diff or options.line_mode
         both = options.as_json or options.gather_all
-        kept = BOTH if both else frozenset({1}) if whole else frozenset()
-        self._kept = HostOutput(kept)
+        #: those whose output is shown when all hosts are done
+        self.streams = BOTH if both else frozenset({STDOUT}) if whole else frozenset()
         self._progress: ExecProgress | None = None
         if not through and _may_draw(options):
-            from dispatcher.output.exec.exec_progress import ExecProgress
-
             self._progress = ExecProgress(names)
         files = self._files(lambda line: screen.say(line))
         screen: Sink = (
             Passthrough(STDOUT, nobody_reads)
             if through
-            else self._screen(BOTH - kept, nobody_reads)
+            else self._screen(BOTH - self.streams, nobody_reads)
         )
         notes = ExecNotes(names, screen.say, verbose=options.verbose)
-        self.sinks: list[Sink] = [notes, self._kept, *files]
+        self.sinks: list[Sink] = [notes, *files]
         if self._progress is not None:
             self.sinks.append(self._progress)
         self.sinks.append(screen)  # closed last: it shows what the others say
@@ -162,25 +150,27 @@ class ExecOutput:
             lambda _, stream: stream in streams,
         )
 
-    def conclude(self, outcomes: Sequence[Outcome]) -> None:
+    def conclude(self, results: Sequence[HostResult]) -> None:
         """Show the kept output, and then the result of each host."""
         if self._options.as_json:
-            for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
-                found = record(name, node, outcome, self._kept)
-                self._kept_writer.write(STDOUT, (json.dumps(found) + "\n").encode())
+            for one in results:
+                self._kept_writer.write(STDOUT, (json.dumps(record(one)) + "\n").encode())
         else:
-            self._show_blocks(outcomes)
+            self._show_blocks(results)
         kept = self._options.output_dir or self._options.error_dir
         unread = Interrupted(signal.SIGPIPE)  # ``| head -1``, which had what it wanted
-        told = [Exited(0) if one == unread and not kept else one for one in outcomes]
-        for line in describe(told, self._names, Advice(self._options), self._again):
+        told = [
+            replace(one, outcome=Exited(0)) if one.outcome == unread and not kept else one
+            for one in results
+        ]
+        for line in describe(told, Advice(self._options), self._again):
             self._say(line)
 
     def _full(self) -> None:
         self.is_full = True
 
-    def _show_blocks(self, outcomes: Sequence[Outcome]) -> None:
-        options, blocks = self._options, blocks_of(self._kept, self._names)
+    def _show_blocks(self, results: Sequence[HostResult]) -> None:
+        options, blocks = self._options, blocks_of(results)
         write, label = self._kept_writer.write, not options.no_label
         exact, exact_errors = (fd not in terminals() for fd in (STDOUT, STDERR))
         if options.line_mode:
@@ -191,7 +181,7 @@ class ExecOutput:
             for piece in gathered(blocks, label=label, exact=exact):
                 write(STDOUT, piece)
         if options.gather_all:
-            said = blocks_of(self._kept, self._names, STDERR)
+            said = blocks_of(results, errors=True)
             for piece in (
                 lines_of(said, label=label, gather=True, exact=exact_errors)
                 if options.line_mode
@@ -199,8 +189,8 @@ class ExecOutput:
             ):
                 write(STDERR, piece)
         if options.diff:
-            ended = zip(blocks.items(), outcomes, strict=True)
-            said = {n: block for (n, block), one in ended if block or isinstance(one, Exited)}
+            ended = {one.host for one in results if one.code is not None}
+            said = {name: block for name, block in blocks.items() if block or name in ended}
             for piece in differences(said, exact=exact):
                 write(STDOUT, piece)
 

@@ -90,7 +90,7 @@ def get(options: GetOptions) -> int:
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
     exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails, sudo=user)
     began = time.monotonic()
-    outcomes = list(run(exec_plan, options, fetching, fetching.copies))
+    outcomes = run(exec_plan, options, fetching, fetching.copies)
     for node, outcome in enumerate(outcomes):
         if isinstance(outcome, Exited):  # of a tree tar gives what it can read
             fetching.unpack(node, whole=is_good(outcome))

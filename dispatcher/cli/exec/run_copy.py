@@ -9,6 +9,7 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
 from dispatcher.cli.mistakes import Advice
@@ -37,12 +38,11 @@ from dispatcher.core.events.run_events import SignalReceived, Sink
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
-from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
-from dispatcher.output.exec.host_blocks import about
+from dispatcher.output.exec.exec_progress import CopyProgress, ExecNotes
+from dispatcher.output.exec.host_results import HostResult, about, describe, summary
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.copy.disk import NotGiven, at_home
-from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transfer.host_copy import HostCopy
 
@@ -103,7 +103,7 @@ def here(path: str) -> str:
 
 def run(
     exec_plan: ExecPlan, options: CopyOptions, talk: StdioHandler, copies: Sequence[HostCopy]
-) -> tuple[Outcome, ...]:
+) -> list[Outcome]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 
     copies: the state of each host's copy, for the progress that a terminal shows.
@@ -112,13 +112,12 @@ def run(
     names = exec_plan.names
 
     def nobody_reads() -> None:
-        runner.tell(SignalReceived(signal.SIGPIPE))
+        session.tell(SignalReceived(signal.SIGPIPE))
 
     sinks: list[Sink] = []
     writer, footer = Writer({2: 2}, nobody_reads), None
     asks = options.sudo is not None and not options.ask_sudo_password
     if may_draw(os.environ) and not (options.quiet or asks):
-        from dispatcher.output.exec.exec_progress import CopyProgress
         from dispatcher.output.terminal.live_terminal import Terminal
 
         progress = CopyProgress(copies)
@@ -133,52 +132,45 @@ def run(
     screen = Screen(view, writer, footer=footer)
     alone = len(names) == 1
     with TransportPool(options, alone=alone) as reach, sudo_password(options) as ask:
-        runner = ExecRunner(
-            exec_plan,
-            reach.transport_for,
-            [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks],
-            stdio=talk,
-            ask=ask,
-            sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
-        )
-        reach.typing = runner.typing
-        return runner.run()
+        sinks = [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks]
+        session = ExecSession(exec_plan, reach.transport_for, sinks, stdio=talk, ask=ask, say=say)
+        reach.typing = session.typing
+        return [one.outcome for one in session.run()]
 
 
 def conclude(
     hosts: tuple[Host, ...],
-    outcomes: list[Outcome],
+    outcomes: Sequence[Outcome],
     copies: Sequence[HostCopy],
     seconds: float,
     verb: str,
     options: CopyOptions,
 ) -> int:
     """Report the result of each host; the exit code."""
-    names = ExecPlan(hosts, ("copy",)).names
-    again = spelled(hosts, *login(options))
-    for node, (outcome, one) in enumerate(zip(outcomes, copies, strict=True)):
+    results: list[HostResult] = []
+    for name, outcome, one in zip(ExecPlan(hosts, ("copy",)).names, outcomes, copies, strict=True):
         if isinstance(outcome, Interrupted | TimedOut):
-            continue
-        if one.error is not None:
+            pass
+        elif one.error is not None:
             failure = Failure(Kind.PROTOCOL, one.error)
             denied = verb == "sent" and options.sudo is None and one.error.endswith(_DENIED)
             hint = "--sudo  # as root on the host, if you may" if denied else None
-            outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error, hint)
+            outcome = Failed(failure) if one.hostile else NotCopied(one.error, hint)
         elif is_good(outcome) and one.python is not False and one.sent is None:
-            outcomes[node] = NotCopied("it ended before all was copied")
+            outcome = NotCopied("it ended before all was copied")
+        results.append(HostResult(name, len(results), outcome))
     if options.as_json:
-        for node, (name, outcome, one) in enumerate(zip(names, outcomes, copies, strict=True)):
+        for result, one in zip(results, copies, strict=True):
             found: formats.Copied = {
                 "schema": "copy/1",
-                **about(name, node, outcome),
+                **about(result),
                 "files": one.sent,
                 "equal": one.equal,
                 "bytes": one.bytes,
                 "left_out": one.left_out,
             }
             tell(found, indent=None)
-    for line in describe(outcomes, names, Advice(options), again):
+    lines = describe(results, Advice(options), spelled(hosts, *login(options)))
+    for line in lines + summary(results, copies, seconds, verb):
         say(line)
-    for line in summary(names, outcomes, copies, seconds, verb):
-        say(line)
-    return exit_code(outcomes)
+    return exit_code(one.outcome for one in results)

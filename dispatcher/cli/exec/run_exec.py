@@ -34,6 +34,7 @@ from dispatcher.transport.base import LOGIN_GRACE
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.core.events.run_events import Sink
+    from dispatcher.output.exec.host_results import HostResult
     from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
 
 
@@ -118,7 +119,7 @@ def run(options: ExecOptions) -> int:
     from dispatcher.cli.options.connect_options import TransportPool
 
     with TransportPool(options, tree=tree, alone=len(hosts) == 1) as reach:
-        return carry_out(exec_plan, options, reach, (), stay)
+        return carry_out(exec_plan, options, reach, stay=stay)[0]
 
 
 #: options that exclude others, and these
@@ -243,21 +244,22 @@ def carry_out(
     exec_plan: ExecPlan,
     options: ExecOptions,
     reach: TransportPool,
-    sinks: Sequence[Sink] = (),
+    streams: frozenset[int] = frozenset(),
     stay: Sequence[Host] = (),
-) -> int:
-    """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError.
+) -> tuple[int, tuple[HostResult, ...]]:
+    """Run ``exec_plan`` and show it as the options say; the exit code, and the hosts' results.
 
-    stay: other hosts of ``--retry-failed``, left out now.
+    streams: whose output the results hold at least. stay: other hosts of ``--retry-failed``, left
+    out now. Raises: UsageError.
     """
+    from dispatcher.api.exec_session import ExecSession
     from dispatcher.cli.exec.exec_output import ExecOutput
-    from dispatcher.core.events.exec_events import Interrupted, TimedOut, exit_code
+    from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.output.files.hosts_left import HostsLeft, write
-    from dispatcher.runner.exec.exec_loop import ExecRunner
 
     def nobody_reads() -> None:
-        runner.tell(SignalReceived(signal.SIGPIPE))
+        session.tell(SignalReceived(signal.SIGPIPE))
 
     interactive = is_our_terminal(options, exec_plan)
     output = ExecOutput(options, exec_plan, say, nobody_reads, through=interactive)
@@ -276,32 +278,24 @@ def carry_out(
         from dispatcher.runner.exec.stdio import Keyboard
 
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)  # raw mode is only for the foreground
-        stdio = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
+        stdio = Keyboard(0, lambda: session.tell(SignalReceived(signal.SIGHUP)))
     with sudo_password(options) as ask:
-        runner = ExecRunner(
-            exec_plan,
-            reach.transport_for,
-            [*kept, *sinks, *output.sinks],
-            stdio=stdio,
-            ask=ask,
-            sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
-        )
-        reach.typing = runner.typing
-        outcomes = runner.run()
-    if exec_plan.plain:
-        outcomes = tuple(
-            replace(one, ended=False) if isinstance(one, TimedOut | Interrupted) else one
-            for one in outcomes
-        )
-    output.conclude(outcomes)
-    code = exit_code(outcomes, largest=options.max_code) or int(output.is_full)
+        session = ExecSession(
+            exec_plan, reach.transport_for, [*kept, *output.sinks],
+            streams=output.streams | streams, stdio=stdio, ask=ask, say=say,
+        )  # fmt: skip
+        reach.typing = session.typing
+        results = session.run()
+    output.conclude(results)
+    outcomes = {one.index: one.outcome for one in results}
+    code = exit_code(outcomes.values(), largest=options.max_code) or int(output.is_full)
     for path, hosts in lists.items():
         try:
-            write(path, hosts, dict(enumerate(outcomes)))
+            write(path, hosts, outcomes)
         except OSError as error:
             say(f"error: {path}: {reason(error)}")
             code = code or 1
     if stdio is not None and stdio.problem is not None:
         say(f"error: {stdio.problem}")
         code = code or 1
-    return code
+    return code, results

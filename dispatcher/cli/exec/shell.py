@@ -57,9 +57,10 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.paths import private, state_folder
 from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
+from dispatcher.remote.protocol.frames import STDOUT
 
 if TYPE_CHECKING:
-    from dispatcher.core.events.run_events import Sink
+    from dispatcher.output.exec.host_results import HostResult
 
 
 class PromptOptions(GatherOptions, section="Output"):
@@ -230,7 +231,7 @@ class Shell:
                 self._aim(target_hosts([Hostlist(named)], (), *self._login))
             else:
                 self._last = text
-                self.code = self._run(text)
+                self._run(text)
         except DispatchError as error:
             self.code = complain(error)
         return True
@@ -243,7 +244,7 @@ class Shell:
         if not self._last:
             raise UsageError("!!: there was no command yet")
         print(self._last, flush=True)
-        self.code = self._run(self._last)
+        self._run(self._last)
 
     def _show(self, text: str, word: str) -> None:
         if word not in ("gather", "no-gather"):
@@ -267,7 +268,7 @@ class Shell:
         if not target:
             self._cds = ()
             self._places = {one: ("", now) for one, (now, _) in self._places.items()}
-            self.code = self._run("pwd")
+            self._run("pwd")
         elif self._go(self._hosts, (text,)):
             is_new = target.startswith(("/", "~", "$"))
             self._cds = (text,) if is_new else (*self._cds, text)
@@ -276,15 +277,12 @@ class Shell:
 
     def _go(self, hosts: Sequence[Host], steps: Sequence[str]) -> bool:
         """Learn where ``steps`` lead each of ``hosts``, once; whether all can go there."""
-        from dispatcher.output.exec.host_blocks import HostOutput
-
-        heard = HostOutput(frozenset({1}))
-        self.code = self._run(_GO, hosts, steps, [heard])
+        results = self._run(_GO, hosts, steps)
         if self.code:
             return False
         found = {}
-        for node, host in enumerate(hosts):
-            folder = os.fsdecode(heard.block(node, 1).removesuffix(b"\n"))
+        for host, one in zip(hosts, results, strict=True):
+            folder = os.fsdecode(one.stdout.removesuffix(b"\n"))
             if not folder.startswith("/") or len(folder) > _LONGEST or "\0" in folder:
                 raise UsageError(f"{host.name}: it did not report its folder after {steps[-1]}")
             found[host.place] = folder, self._places.get(host.place, ("", ""))[0]
@@ -292,12 +290,9 @@ class Shell:
         return True
 
     def _run(
-        self,
-        text: str,
-        hosts: Sequence[Host] = (),
-        steps: Sequence[str] = (),
-        sinks: Sequence[Sink] = (),
-    ) -> int:
+        self, text: str, hosts: Sequence[Host] = (), steps: Sequence[str] = ()
+    ) -> tuple[HostResult, ...]:
+        """Run ``text`` on ``hosts``. steps: cds, whose output is in the results."""
         hosts = tuple(hosts or self._hosts)
         words: tuple[str, ...] = ("/bin/sh", "-c", text)
         tails: tuple[tuple[str, ...], ...] = ()
@@ -320,10 +315,12 @@ class Shell:
             tails=tails,
             sudo=sudo_user(self._options),
             exports=variables(self._options),
-            one_pipe=is_one_pipe(shown) and not sinks,
+            one_pipe=is_one_pipe(shown) and not steps,
         )
         sys.stdout.flush()
-        return carry_out(exec_plan, shown, self._reach, sinks)
+        streams = frozenset({STDOUT} if steps else ())
+        self.code, results = carry_out(exec_plan, shown, self._reach, streams)
+        return results
 
     def _prompt(self) -> str:
         names = fold(host.name for host in self._hosts)

@@ -72,7 +72,7 @@ def _candidates(job: registry.Job, rank: int) -> tuple[Host, ...]:
 
 
 def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
-    from dispatcher.api import exec as answered
+    from dispatcher.api.run import exec as exec_on
     from dispatcher.api.transports import Ways
     from dispatcher.bootstrap import payload
     from dispatcher.cli.exec.exec import ExecOptions
@@ -83,7 +83,7 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
         words = payload.python_command("-c", file.read())  # the rank answers with its own
     # under a rank our own children would inherit its run id
     os.environ.pop("DISPATCH_RUN_ID", None)
-    answers = answered.exec(
+    answers = exec_on(
         Hostlist(hosts), (*words, "find", job.run_id, str(rank)), ways=Ways(**job.reach)
     )
     found = [host for host, answer in zip(hosts, answers.hosts, strict=True) if answer.code == 0]
@@ -105,4 +105,4 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
         terminal=terminal_size(options),
     )  # fmt: skip
     with TransportPool(options, alone=True) as reach:
-        return carry_out(plan, options, reach)
+        return carry_out(plan, options, reach)[0]

@@ -14,6 +14,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
+from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.request import cwd_of
 from dispatcher.bootstrap import payload, shell
 from dispatcher.core.events import exec_events, verdicts
@@ -24,11 +25,12 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural, size
-from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text
+from dispatcher.output.exec.exec_progress import CopyProgress, ExecNotes
+from dispatcher.output.exec.host_results import outcome_text
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
+from dispatcher.runner.exec.exec_loop import HANDLED
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.working_folder import WorkingFolder
@@ -168,34 +170,32 @@ def _sent(
     )
     sinks: list[Sink] = [ExecNotes(exec_plan.names, tell, verbose=False)]
     if footer is not None:
-        from dispatcher.output.exec.exec_progress import CopyProgress
-
         copying = CopyProgress(copies)
         sinks.append(copying)
         footer.instead = copying.lines
     sending = Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies)
-    runner = ExecRunner(
+    session = ExecSession(
         exec_plan,
         lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
         sinks,
         stdio=sending,
     )
-    reach.typing = runner.typing
+    reach.typing = session.typing
     over = threading.Event()
-    watched = (sending, over, orders, runner.tell)
+    watched = (sending, over, orders, session.tell)
     threading.Thread(target=_watch, args=watched, name="sync-watch", daemon=True).start()
     try:
-        outcomes = runner.run(handled)
+        results = session.run(handled)
     finally:
         over.set()
     reach.typing = lambda began: None
     if footer is not None:
         footer.instead = None
     failures = {}
-    for node, outcome, copy in zip(places, outcomes, copies, strict=True):
-        if isinstance(outcome, exec_events.Interrupted):
-            return outcome
-        if (failure := _failure(outcome, copy)) is not None:
+    for node, one, copy in zip(places, results, copies, strict=True):
+        if isinstance(one.outcome, exec_events.Interrupted):
+            return one.outcome
+        if (failure := _failure(one.outcome, copy)) is not None:
             failures[node.index] = failure
     if not failures:
         what = _summary(folder, exec_plan.names, copies)

@@ -1,7 +1,10 @@
-"""Shows the progress of a fan-out command or a copy in a line below the lines of a terminal.
+"""Shows the progress of a fan-out command or a copy: notes, a line below the lines of a terminal.
 
 A command: hosts done, failed, at work, slow. A copy: hosts, bytes, rate, time left. rich is loaded
 when the first line is drawn: a quick command shows none.
+
+``Passthrough`` shows the output of one host's terminal on the user's, byte for byte and not
+sanitized, as ``ssh -t`` does: a full-screen program needs the whole terminal.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import clock, plural, size
-from dispatcher.output.exec.exec_notes import CopyResult
+from dispatcher.model.paths import write_all
+from dispatcher.output.exec.host_results import CopyResult, outcome_text
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -25,6 +29,67 @@ if TYPE_CHECKING:
 
 #: seconds after which hosts that are not done are named
 SLOW = 5.0
+
+
+class ExecNotes(Sink):
+    """Prints a note for important events at once; with ``verbose``, for every step of a host.
+
+    names: node -> name. say: writes one line.
+    """
+
+    def __init__(self, names: Sequence[str], say: Callable[[str], None], *, verbose: bool) -> None:
+        self._names = names
+        self._say = say
+        self._verbose = verbose
+        self._held: list[str] = []
+
+    def close(self) -> None:
+        if self._held:
+            self._say(
+                f"note: {fold(self._held)}: the command ended, but a process it started holds its "
+                "output open; later output of that process is not shown"
+            )
+
+    def event(self, entry: Entry) -> None:
+        text = self._always(entry.event)
+        if text is None and self._verbose:
+            text = self._detail(entry.event)
+            if text is not None:
+                text = f"{entry.t:.3f} s: {text}"
+        if text is not None:
+            self._say(f"note: {text}")
+
+    def _always(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeConnecting(node, attempt) if attempt > 1:
+                return f"{self._names[node]}: connection was dropped, attempt {attempt}"
+            case exec_events.CommandEnded(node, held_open=True):
+                self._held.append(self._names[node])
+            case exec_events.StatusAsked(connecting, running, waiting):
+                parts = [
+                    f"{fold(self._names[node] for node in nodes)} {word}"
+                    for nodes, word in (
+                        (running, "running"),
+                        (connecting, "connecting"),
+                        (waiting, "not started"),
+                    )
+                    if nodes
+                ]
+                return f"stopping; {', '.join(parts) or 'all done'}; again to kill"
+        return None
+
+    def _detail(self, event: ev.Event) -> str | None:
+        match event:
+            case ev.NodeConnected(node, address, transport):
+                return f"{self._names[node]}: connected to {address or 'it'} by {transport}"
+            case ev.NodeBooted(node, noise):
+                after = f" after {plural(noise, 'byte')} of noise" if noise else ""
+                return f"{self._names[node]}: command started{after}"
+            case exec_events.BatchStarted(number, total, nodes):
+                return f"batch {number} of {total}: {fold(self._names[node] for node in nodes)}"
+            case exec_events.HostDone(node, outcome):
+                return f"{self._names[node]}: {outcome_text(outcome)}"
+        return None
 
 
 class ExecProgress(Sink):
@@ -151,3 +216,20 @@ class CopyProgress(Sink):
         if rate:
             line.append(f"  {size(rate)}/s  {clock((wanted - sent) / rate)} left")
         return line
+
+
+class Passthrough(Sink):
+    """Writes to ``fd``; on_broken: called once, when the reader has gone."""
+
+    def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
+        self._fd: int | None = fd
+        self._on_broken = on_broken
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if self._fd is None:
+            return
+        try:
+            write_all(self._fd, data)
+        except OSError:
+            self._fd = None
+            self._on_broken()

@@ -1,64 +1,20 @@
-"""The output of whole hosts, kept until they are done: gathered blocks, differences, JSON."""
+"""The output of whole hosts, when they are done: gathered blocks, lines, differences."""
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from dispatcher.core.events import exec_events
-from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.output.exec.exec_notes import outcome_text
+from dispatcher.output.exec.host_results import HostResult
 from dispatcher.output.text.fold import gather
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.model import formats
-
-#: bytes kept of one stream of one host
-MOST = 4 << 20
 #: lines of a block above which a difference is only stated, because finding it is quadratic
 MOST_LINES = 5000
 
 _RULE = b"-" * 15
-
-
-class HostOutput(Sink):
-    """Keeps the output of each host to ``streams``, and when the host was done."""
-
-    def __init__(self, streams: frozenset[int]) -> None:
-        self._streams = streams
-        self._blocks: dict[tuple[int, int], bytearray] = {}
-        self._dropped: dict[tuple[int, int], int] = {}
-        self.seconds: dict[int, float] = {}
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        if stream not in self._streams:
-            return
-        held = self._blocks.setdefault((rank, stream), bytearray())
-        left = max(0, MOST - len(held))
-        held += data[:left]
-        if len(data) > left:
-            key = (rank, stream)
-            self._dropped[key] = self._dropped.get(key, 0) + len(data) - left
-
-    def event(self, entry: Entry) -> None:
-        if isinstance(entry.event, exec_events.HostDone):
-            self.seconds[entry.event.node] = entry.t
-
-    def block(self, node: int, stream: int) -> bytes:
-        """The output of the host, and a line with the number of missing bytes, if any."""
-        held = bytes(self._blocks.get((node, stream), b""))
-        dropped = self.dropped(node, stream)
-        return held + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
-
-    def dropped(self, node: int, stream: int) -> int:
-        """Bytes of the host's stream that were not kept."""
-        return self._dropped.get((node, stream), 0)
 
 
 def gathered(
@@ -158,47 +114,12 @@ def _strings(text: bytes) -> list[str]:
     return text.decode("utf-8", "surrogateescape").split("\n")[:-1]
 
 
-def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOutcome:
-    """One host's outcome, for programs."""
-    failure = outcome.failure if isinstance(outcome, exec_events.Failed) else None
-    kind = type(outcome).__name__.replace("Not", "not ").lower()
-    return {
-        "host": name,
-        "index": index,
-        "ok": exec_events.is_good(outcome),
-        "outcome": "timeout" if isinstance(outcome, exec_events.TimedOut) else kind,
-        "code": outcome.code if isinstance(outcome, exec_events.Exited) else None,
-        "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
-        "kind": failure.kind.value if failure else None,
-        "message_code": failure.kind.code if failure else None,
-        "words": outcome_text(outcome),
-    }
-
-
-def record(
-    name: str, index: int, outcome: exec_events.Outcome, outputs: HostOutput
-) -> dict[str, Any]:
-    """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
-    found: dict[str, Any] = {
-        "schema": "exec/1",
-        **about(name, index, outcome),
-        "seconds": round(outputs.seconds.get(index, 0.0), 3),
-    }
-    for stream, title in ((1, "stdout"), (2, "stderr")):
-        data, dropped = outputs.block(index, stream)[:MOST], outputs.dropped(index, stream)
-        try:
-            found[title] = data.decode()
-        except UnicodeDecodeError as bad:
-            if dropped and bad.reason == "unexpected end of data":  # a character was cut
-                dropped += len(data) - bad.start
-                found[title] = data[: bad.start].decode()
-            else:
-                found[f"{title}_base64"] = base64.b64encode(data).decode()
-        if dropped:
-            found[f"{title}_dropped"] = dropped
+def blocks_of(results: Sequence[HostResult], *, errors: bool = False) -> dict[str, bytes]:
+    """Host name -> its standard output or ``errors``, and the number of missing bytes, if any."""
+    found = {}
+    for one in results:
+        block, dropped = one.stdout, one.stdout_dropped
+        if errors:
+            block, dropped = one.stderr, one.stderr_dropped
+        found[one.host] = block + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
     return found
-
-
-def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
-    """Host name -> its output to ``stream``."""
-    return {name: outputs.block(node, stream) for node, name in enumerate(names)}

@@ -17,7 +17,7 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.host import Host
 from dispatcher.model.paths import replace_file
-from dispatcher.output.exec.exec_notes import outcome_text
+from dispatcher.output.exec.host_results import outcome_text
 
 _HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
 #: the share of time that dispatch may spend on rewriting it

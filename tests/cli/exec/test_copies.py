@@ -12,6 +12,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
+from dispatcher.api import exec_session
 from dispatcher.cli.exec import get, run_copy
 from dispatcher.cli.exec.get import GetOptions
 from dispatcher.cli.exec.put import PutOptions
@@ -29,6 +30,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
+from dispatcher.output.exec.host_results import outcome_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer.get_files import Group
 from dispatcher.transfer.host_copy import HostCopy
@@ -170,13 +172,13 @@ def test_what_a_copy_ends_with(
     outcome: Outcome, copy: HostCopy, became: Outcome, code: int,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    outcomes = [outcome, Exited(0)]
+    outcomes = (outcome, Exited(0))
     copies = [copy, HostCopy(python=True, sent=2, bytes=2048)]
     options = GetOptions(lists=("n1",))
     hosts = (Host("n1"), Host("n2"))
     assert run_copy.conclude(hosts, outcomes, copies, 2.0, "fetched", options) == code
-    assert outcomes == [became, Exited(0)]
     err = capsys.readouterr().err
+    assert (f"  n1  {outcome_text(became)}\n" in err) is (code != 0)
     assert ("error: 1 of 2 hosts failed [hosts-failed]" in err) is (code != 0)
     assert "n2: 2 files fetched, 0 equal" in err
     assert "2 KiB in 2.0 s" in err
@@ -304,13 +306,13 @@ def test_progress_stands_on_a_terminal_alone(
     asked: list[Any] = []
 
     class Runner:
-        typing = staticmethod(lambda began: None)
+        tell = typing = staticmethod(lambda began: None)
 
         def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
             asked.append((plan, more["stdio"]))
             self._sinks = sinks
 
-        def run(self) -> Any:
+        def run(self, handled: Any) -> Any:
             for sink in self._sinks:
                 sink.event(Entry(1, 0.0, HostDone(0, Exited(0))))
                 sink.output(1, 2, b"a line\n")
@@ -320,9 +322,9 @@ def test_progress_stands_on_a_terminal_alone(
                 if "1 MiB of 8 MiB" in terminal.plain:
                     break
                 time.sleep(0.02)
-            return "outcomes"
+            return [Exited(0), Exited(3)]
 
-    monkeypatch.setattr(run_copy, "ExecRunner", Runner)
+    monkeypatch.setattr(exec_session, "ExecRunner", Runner)
     if quiet:
         monkeypatch.setenv("NO_COLOR", "1")
         monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -331,7 +333,7 @@ def test_progress_stands_on_a_terminal_alone(
     talk: Any = object()
     outcomes: Any = run_copy.run(plan, GetOptions(), talk, copies)
     terminal.leave()
-    assert outcomes == "outcomes"
+    assert outcomes == [Exited(0), Exited(3)]
     assert asked == [(plan, talk)]
     assert "n2: a line" in terminal.plain
     assert ("1 MiB of 8 MiB" in terminal.plain) is not quiet

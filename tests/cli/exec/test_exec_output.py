@@ -20,7 +20,7 @@ from dispatcher import cli
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.exec_output import ExecOutput
 from dispatcher.model.host import Host
-from dispatcher.output.exec.exec_notes import ExecNotes
+from dispatcher.output.exec.exec_progress import ExecNotes
 from dispatcher.plan.exec_plan import ExecPlan
 
 from ..conftest import Terminal, full_disk

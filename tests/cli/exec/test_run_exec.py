@@ -11,6 +11,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
+from dispatcher.api import exec_session
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.run_exec import limits, read
@@ -20,7 +21,6 @@ from dispatcher.core.events.exec_events import Exited
 from dispatcher.model.errors import UsageError
 from dispatcher.output.terminal import asking
 from dispatcher.plan.exec_plan import ExecLimits
-from dispatcher.runner.exec import exec_loop
 
 from ..conftest import Given, Parsed, Terminal
 
@@ -193,15 +193,15 @@ def test_a_password_is_asked_for_where_sudo_wants_it(monkeypatch: pytest.MonkeyP
     seen: list[Any] = []
 
     class Runner:
-        typing = staticmethod(lambda began: None)
+        tell = typing = staticmethod(lambda began: None)
 
         def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
             seen.append((plan, more))
 
-        def run(self) -> Any:
+        def run(self, handled: Any) -> Any:
             return [Exited(0)]
 
-    monkeypatch.setattr(exec_loop, "ExecRunner", Runner)
+    monkeypatch.setattr(exec_session, "ExecRunner", Runner)
     monkeypatch.setattr(asking, "Asking", lambda: Ask(seen))
     assert cli.main(["exec", "-w", "localhost", "--sudo", "-l", "ml", "-N", "true"]) == 0
     [(plan, more)] = seen
@@ -331,9 +331,9 @@ def test_what_is_run(
 ) -> None:
     seen: list[Any] = []
 
-    def carry_out(*given: Any) -> int:
+    def carry_out(*given: Any, stay: Any) -> Any:
         seen.append(given)
-        return 7
+        return 7, ()
 
     monkeypatch.setattr(run_exec, "carry_out", carry_out)
     options = parsed("exec", "-w", "localhost:3", "--sudo=ml", "-u", "5", *words)

@@ -17,8 +17,10 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.exec import shell
 from dispatcher.cli.exec.shell import aimed
+from dispatcher.core.events.exec_events import Exited
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
+from dispatcher.output.exec.host_results import HostResult
 from dispatcher.plan.exec_plan import ExecLimits
 
 from ..conftest import Parsed
@@ -64,11 +66,11 @@ class TestObey:
     def one(self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch) -> shell.Shell:
         self.ran: list[tuple[Any, ...]] = []
 
-        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
+        def carry_out(plan: Any, options: Any, reach: Any, streams: Any) -> Any:
             self.ran.append(([h.name for h in plan.hosts], plan.words, options.gather))
             assert (plan.sudo, plan.limits) == ("ml", ExecLimits(login=120.0, command=5.0))
             assert (reach, options.lists, options.verbose) == ("reach", ("n1",), True)
-            return 7
+            return 7, ()
 
         monkeypatch.setattr(shell, "carry_out", carry_out)
         options = parsed("shell", "-w", "n1", "--sudo=ml", "-u", "5", "-v")
@@ -100,9 +102,12 @@ class TestObey:
         self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ran: list[Any] = []
-        monkeypatch.setattr(
-            shell, "carry_out", lambda plan, options, *_: ran.append((plan, options))
-        )
+
+        def carry_out(*given: Any) -> tuple[int, tuple[()]]:
+            ran.append(given[:2])
+            return 7, ()
+
+        monkeypatch.setattr(shell, "carry_out", carry_out)
         options = parsed("shell", "-w", "n1", "-PNS")
         one = shell.Shell(FIRST, options, reach="reach")  # type: ignore[arg-type]
         one.obey("echo %h %n")
@@ -151,14 +156,13 @@ class TestObey:
         ran: list[tuple[str, dict[str, tuple[str, ...]]]] = []
         said = iter(["/n1/a\n", "/n2/a\n", "/n1/a/b\n", "", "/n2/b\n", "/n1/y\n", "y\n"])
 
-        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
+        def carry_out(plan: Any, options: Any, reach: Any, streams: Any) -> Any:
             text = "cd" if plan.words[2].endswith(shell._GO) else plan.words[2].split("\n")[-1]
             tails = plan.tails or ((),) * len(plan.hosts)
             ran.append((text, {h.name: t for h, t in zip(plan.hosts, tails, strict=True)}))
-            answers = [next(said) for sink in sinks for _ in plan.hosts]
-            for node, answer in enumerate(answers):
-                sinks[0].output(node, 1, answer.encode())
-            return 0 if all(answers) else 1
+            answers = [next(said).encode() for _ in plan.hosts if streams]
+            results = [HostResult("", n, Exited(0), 0.0, one) for n, one in enumerate(answers)]
+            return 0 if all(answers) else 1, results
 
         monkeypatch.setattr(shell, "carry_out", carry_out)
         reach: Any = None

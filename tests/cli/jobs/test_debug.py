@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from cases import cases
 
-from dispatcher.api import exec as answered
+from dispatcher.api import run
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.jobs.debug import DebugOptions, debug
 from dispatcher.jobs import registry
@@ -76,11 +76,11 @@ def test_who_is_given_the_terminal(
         codes = [SimpleNamespace(code=0 if host.name in claims else 1) for host in hosts.hosts]
         return SimpleNamespace(hosts=codes, verdict=(), exit_code=1)
 
-    def carry_out(plan: ExecPlan, options: object, reach: object) -> int:
+    def carry_out(plan: ExecPlan, options: object, reach: object) -> tuple[int, tuple[()]]:
         attached.extend(host.name for host in plan.hosts)
-        return 0
+        return 0, ()
 
-    monkeypatch.setattr(answered, "exec", answers)
+    monkeypatch.setattr(run, "exec", answers)
     monkeypatch.setattr(run_exec, "carry_out", carry_out)
     options = DebugOptions(job=None, rank="3", dry_run=False)
     if given is None:

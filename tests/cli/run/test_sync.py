@@ -13,6 +13,7 @@ import pytest
 from cases import cases
 from transport.far_link import FarLink
 
+from dispatcher.api import exec_session
 from dispatcher.api.request import plan_job
 from dispatcher.api.transports import TransportPool, Ways
 from dispatcher.cli.run import sync
@@ -128,7 +129,7 @@ def test_the_footer_shows_the_copy_until_it_is_over(
             drawn.extend(line.decode() for line, _ in draw([], 80))
             return [exec_events.Interrupted(signal.SIGINT)] * 2
 
-    monkeypatch.setattr(sync, "ExecRunner", Played)
+    monkeypatch.setattr(exec_session, "ExecRunner", Played)
     one = parsed(*words("."))
     folder = sync.working_folder(one)
     assert folder is not None

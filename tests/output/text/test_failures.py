@@ -13,7 +13,7 @@ from dispatcher.core.events import exec_events, verdicts
 from dispatcher.core.events.monitor_events import placed
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.exec import exec_notes
+from dispatcher.output.exec.host_results import HostResult, describe
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.fold import Trouble, grouped, in_common
 from dispatcher.plan.hosts.hostfile import parse_inline
@@ -74,7 +74,7 @@ class TestOneRow:
         ]
 
     def test_of_a_fan_out(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
-        found = exec_notes.describe([exec_events.Failed(fail(name)) for name in NAMES], NAMES)
+        found = described([exec_events.Failed(fail(name)) for name in NAMES])
         assert found == [
             "error: 200 of 200 hosts failed [hosts-failed]",
             f"  n[001-200]  {kind}: {why}",
@@ -89,6 +89,10 @@ class TestOneRow:
         whole = check_table.lines(report, colour=False, every=True)
         assert sum(line.startswith("critical: ") for line in whole) == 200
         assert f"critical: n007: not reached: {lost['n007']}" in whole
+
+
+def described(outcomes: list[exec_events.Outcome]) -> list[str]:
+    return describe([HostResult(n, 0, one) for n, one in zip(NAMES, outcomes, strict=True)])
 
 
 def plan_of(hosts: str) -> JobPlan:
@@ -118,13 +122,11 @@ def test_hosts_that_put_and_get_failed_on_for_one_reason() -> None:
     outcomes: list[exec_events.Outcome] = [
         exec_events.NotCopied(f"/data/{name}/a: no space left") for name in NAMES
     ]
-    assert exec_notes.describe(outcomes, NAMES)[1:] == [
-        "  n[001-200]  /data/{host}/a: no space left"
-    ]
+    assert described(outcomes)[1:] == ["  n[001-200]  /data/{host}/a: no space left"]
 
 
 def test_what_hosts_said_stays_harmless() -> None:
     outcomes: list[exec_events.Outcome] = [
         exec_events.NotCopied(f"{name} \x1b]0;") for name in NAMES
     ]
-    assert "\x1b" not in "".join(exec_notes.describe(outcomes, NAMES))
+    assert "\x1b" not in "".join(described(outcomes))

@@ -8,10 +8,19 @@ import pytest
 from cases import cases
 
 import dispatcher
+from dispatcher.api import exec_session
+from dispatcher.api.exec_session import BOTH, ExecSession
 from dispatcher.api.transports import TransportPool, nobody
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import Exited, HostDone
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.exec_plan import ExecLimits
+from dispatcher.model.host import Host
+from dispatcher.output.exec.host_results import HostResult
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
+from dispatcher.transport.process.command import LocalTransport
 
 ON_TWO = ["localhost", "127.0.0.1"]
 
@@ -42,11 +51,34 @@ def test_a_command_that_does_not_exit_by_itself() -> None:
     assert one.seconds >= 0.2
 
 
-def test_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_too_much_is_counted() -> None:
     text = "head -c 5000000 /dev/zero; head -c 4200000 /dev/zero >&2"
     (one,) = dispatcher.exec("localhost", ["sh", "-c", text]).hosts
-    assert 0 <= len(one.stdout) - (4 << 20) < 100  # with a note at the end
+    assert len(one.stdout) == len(one.stderr) == 4 << 20
     assert one.dropped == 5000000 + 4200000 - (8 << 20)
+
+
+def test_only_the_wanted_streams_are_kept_and_what_is_beyond_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(exec_session, "MOST", 8)
+    plan = ExecPlan((Host("n1"), Host("n2")), ("true",))
+
+    def results(streams: frozenset[int]) -> Any:
+        session = ExecSession(plan, lambda host: LocalTransport(), streams=streams)
+        monkeypatch.setattr(session._runner, "run", lambda handled: (Exited(0), Exited(3)))
+        for _ in range(3):
+            session.output(0, STDOUT, b"12345")
+        session.output(1, STDERR, b"err")
+        session.event(Entry(1, 2.0, ev.NodeBooted(0, 0)))
+        session.event(Entry(2, 2.5, HostDone(1, Exited(3))))
+        return session.run()
+
+    kept = HostResult("n1", 0, Exited(0), 0.0, b"12345123", stdout_dropped=7)
+    other = HostResult("n2", 1, Exited(3), 2.5, b"", b"err")
+    assert results(BOTH) == (kept, other)
+    assert (kept.dropped, other.dropped) == (7, 0)
+    assert results(frozenset({STDOUT})) == (kept, HostResult("n2", 1, Exited(3), 2.5))
 
 
 @cases(
