@@ -174,7 +174,7 @@ def test_a_job_that_has_ended(
     [
         ({}, ["--from-start"], 125, "job {id}: it keeps no files"),
         ({"logs": Path("/no/where")}, ["--from-start"], 125, "job {id}: its files are gone: /no/w"),
-        ({}, ["--from-start", "--timestamps"], 2, "--timestamps: the times of earlier lines"),
+        ({}, ["--from-start", "--timestamps"], 2, "--timestamps: attach does not know the times"),
         ({}, ["--only-ranks", "2"], 2, "--only-ranks"),
         ({}, ["other"], 2, "this machine has no record of job 'other'"),
     ],
