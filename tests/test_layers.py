@@ -50,7 +50,7 @@ MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 313
 MOST_LINES = {
     # the whole grew by 2,400 for endings as machines bring them, lines that people type to other
     # tools, and what NCCL and GPUs say
-    "model": 2_850, "remote": 10_700, "comm": 2_950, "plan": 5_070, "checks": 3_350,
+    "model": 2_750, "remote": 10_700, "comm": 2_950, "plan": 5_070, "checks": 3_350,
     "bootstrap": 920, "core": 7_150, "transport": 8_600, "transfer": 2_260, "output": 7_500,
     "jobs": 1_240, "runner": 4_280, "api": 2_520, "cli": 11_050,
     "scripts": 9_150, "tests": 104_000,
