@@ -363,15 +363,15 @@ def check(request: Request, run_id: str) -> None:
         ("--np", request.np, most), ("--nnodes", request.nnodes, most),
         ("--spares", request.spares, most), ("--min-nodes", restarts.min_nodes, most),
         ("--max-host-failures", restarts.max_host_failures, most),
-        ("--nproc-per-node", request.nproc_per_node, most), ("--omp-threads", request.omp, 1 << 16),
-        ("--port", request.port, 65535), ("--master-port", request.master_port, 65535),
+        ("--nproc-per-node", request.nproc_per_node, most), ("--omp", request.omp, 1 << 16),
+        ("--ssh-port", request.port, 65535), ("--master-port", request.master_port, 65535),
     ):  # fmt: skip
         if isinstance(number, int) and not 1 <= number <= high:
             raise UsageError(f"{flag}: {number} is not between 1 and {high}")
     nproc, omp = request.nproc_per_node, request.omp
     words: tuple[tuple[str, str | None, tuple[str | None, ...]], ...] = (
         ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),
-        ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
+        ("--omp", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
         ("--rank-by", request.rank_by, (None, "slot", "node")),
         ("--devices", request.devices, POLICIES),
         ("--bind-to", request.bind_to, tuple(binding.TARGETS)),

@@ -39,7 +39,7 @@ def request(**fields: Any) -> Request:
         ("nnodes", "--nnodes", MOST_RANKS),
         ("spares", "--spares", MOST_RANKS),
         ("nproc_per_node", "--nproc-per-node", MOST_RANKS),
-        ("omp", "--omp-threads", 1 << 16), ("port", "--port", 65535),
+        ("omp", "--omp", 1 << 16), ("port", "--ssh-port", 65535),
         ("master_port", "--master-port", 65535), ("min_nodes", "--min-nodes", MOST_RANKS),
         ("max_host_failures", "--max-host-failures", MOST_RANKS),
     ],
@@ -63,7 +63,7 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
     ("field", "flag", "known"),
     [
         ("nproc_per_node", "--nproc-per-node", ["auto", "gpu"]),
-        ("omp", "--omp-threads", ["auto", "keep"]),
+        ("omp", "--omp", ["auto", "keep"]),
         ("rank_by", "--rank-by", ["slot", "node"]),
         ("devices", "--devices", ["auto", "node", "rank", "none"]),
         ("bind_to", "--bind-to", ["auto", "none", "core", "socket", "numa", "gpu"]),
