@@ -62,7 +62,8 @@ def test_every_page_of_the_design_is_listed() -> None:
 
 
 def test_each_walk_enters_a_room_once() -> None:
-    walks = re.findall(r"(?:^\| .* \|\n)+", README.replace("|---|---|---|\n", ""), re.M)
+    told = README.partition("## Three walks")[2].replace("|---|---|---|\n", "")
+    walks = re.findall(r"(?:^\| .* \|\n)+", told, re.M)
     assert len(walks) == 3
     for walk in walks:
         entered = re.findall(r"^\| (\w+) \| `(\w+)/", walk, re.M)
