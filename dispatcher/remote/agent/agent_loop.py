@@ -155,7 +155,7 @@ class Loop:
         programs = [(self.cwd, message["path"], message["check"]), *(message.get("more") or ())]
         own = os.environb.get(b"PATH")  # which ranks get unless the order sets a PATH
         asked = [
-            (check, cwd, own if path is None else process.filled(path))
+            (check, cwd, own if path is None else process.expand(path))
             for cwd, path, check in programs
         ]
         facts, problems = host_facts.judged(asked, self.watched)
@@ -261,13 +261,13 @@ class Loop:
                 seen = self.show_life()  # a hundred ranks take long to start where all is busy
             own = dict(base)
             own.update(env)
-            own.update({name: process.filled(text) for name, text in own.items() if b"\0" in text})
+            own.update({name: process.expand(text) for name, text in own.items() if b"\0" in text})
             if pmi is not None and self.pmi is not None:  # each may have its own PYTHONPATH
                 self.pmi.place_hook(self.error_folder, own, pmi.get("hook"))
             cwd = os.path.join(self.cwd, *filter(None, where[:1]))
             own[b"PWD"] = cwd
             try:
-                started = self.spawn(rank, process.found(argv, *where[1:]), own, cwd)
+                started = self.spawn(rank, process.locate(argv, *where[1:]), own, cwd)
             except process.SpawnError as error:
                 self.do_send(
                     "failed",

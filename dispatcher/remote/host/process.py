@@ -198,7 +198,7 @@ def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -
     return told
 
 
-def found(argv: list[bytes], path: bytes = b"") -> list[bytes]:
+def locate(argv: list[bytes], path: bytes = b"") -> list[bytes]:
     """``argv``; if its program is in a folder of ``path``, with that file's full name."""
     for place in search(argv[0], path) if path else ():
         if os.access(place, os.X_OK):
@@ -231,7 +231,7 @@ def search(name: bytes, path: bytes | None) -> list[bytes]:
     return [os.path.join(folder or b".", name) for folder in folders]
 
 
-def filled(value: bytes) -> bytes:
+def expand(value: bytes) -> bytes:
     """``value`` with this host's variables for the names between NULs."""
     parts = value.split(b"\0")
     parts[1::2] = [os.environb.get(name, b"") for name in parts[1::2]]

@@ -134,7 +134,7 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
         found = of_ranks.of(usage.process_table())
         seen = gpus.latest(now)
         for row in found:
-            row += usage.given(of_ranks.place(row[0]), seen)
+            row += usage.gpus_of(of_ranks.place(row[0]), seen)
         rows = [gpu[:8] + gpu[9:] for gpu in seen]
         write(out, control("sample", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()))
         due = max(due + seconds, now)

@@ -130,7 +130,7 @@ def outputs(programs: dict[int, list[str]], end: float, most: int) -> dict[int, 
     running: dict[int, tuple[int, int]] = {}  # fd -> (rank, pid)
     output: dict[int, bytes] = {}
     for rank, argv in programs.items():
-        child, out = usage.start(argv)
+        child, out = usage.start_program(argv)
         running[out] = (rank, child)
     while running and monotonic() < end:
         ready = select.select(list(running), [], [], max(0.0, end - monotonic()))[0]

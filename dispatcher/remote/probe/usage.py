@@ -116,7 +116,7 @@ class Usage:
         self.places: dict[int, Place | None] = {}
 
     def place(self, rank: int) -> Place | None:
-        """The first argument of ``given`` for ``rank``, from the variables at its start."""
+        """The first argument of ``gpus_of`` for ``rank``, from the variables at its start."""
         if rank not in self.places:
             self.places[rank] = started_with(self.ranks[rank])
         return self.places[rank]
@@ -269,7 +269,7 @@ def program() -> Callable[[], Reading] | None:
     return None
 
 
-def start(argv: list[str]) -> tuple[int, int]:
+def start_program(argv: list[str]) -> tuple[int, int]:
     """Run ``argv``, with an absolute path; its pid, and a pipe with its standard output."""
 
     def run(into: int) -> None:
@@ -283,7 +283,7 @@ def start(argv: list[str]) -> tuple[int, int]:
 
 def output(argv: list[str]) -> bytes:
     """The standard output of ``argv``, bounded; waits for its end."""
-    pid, out = start(argv)
+    pid, out = start_program(argv)
     data = b""
     while len(data) < MOST_TEXT and (more := os.read(out, MOST_TEXT)):
         data += more
@@ -308,7 +308,7 @@ def parse(text: bytes) -> Reading:
     return found
 
 
-def given(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list[int] | None]:
+def gpus_of(place: tuple[str | None, int, int] | None, gpus: Reading) -> list[list[int] | None]:
     """Indices of the GPUs that a rank is taken to use, and of all that it may use.
 
     place: its CUDA_VISIBLE_DEVICES, its number on this host, and how many ranks there are.

@@ -44,9 +44,9 @@ class TestLookUp:
             (tmp_path / folder / "tool").chmod(mode)
         here = os.fsencode(tmp_path)
         path = b":".join(here + b"/" + folder for folder in (b"none", b"a", b"b", b"c"))
-        assert process.found([b"tool", b"-x"], path) == [here + b"/b/tool", b"-x"]
-        assert process.found([b"tool", b"-x"], here + b"/a") == [b"tool", b"-x"]
-        assert process.found([b"ls"]) == process.found([b"ls"], b"") == [b"ls"]
+        assert process.locate([b"tool", b"-x"], path) == [here + b"/b/tool", b"-x"]
+        assert process.locate([b"tool", b"-x"], here + b"/a") == [b"tool", b"-x"]
+        assert process.locate([b"ls"]) == process.locate([b"ls"], b"") == [b"ls"]
 
     @cases(
         ("value", "wanted"), [(b"\0HOME\0/x:\0NO\0", b"/h/x:"), (b"$HOME", b"$HOME"), (b"", b"")]
@@ -56,7 +56,7 @@ class TestLookUp:
     ) -> None:
         monkeypatch.setenv("HOME", "/h")
         monkeypatch.delenv("NO", raising=False)
-        assert process.filled(value) == wanted
+        assert process.expand(value) == wanted
 
     @cases(
         ("scrub", "left"),

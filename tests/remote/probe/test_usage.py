@@ -17,13 +17,13 @@ from dispatcher.remote.probe.usage import (
     MOST_GPUS,
     MOST_TEXT,
     Usage,
+    gpus_of,
     output,
     owner,
     parse,
     parse_stat,
     started_with,
 )
-from dispatcher.remote.probe.usage import given as given_gpus
 from remote.driver import Os, noting
 
 STAT = (
@@ -144,8 +144,8 @@ GPUS = [
     ],
 )
 def test_which_gpus_a_rank_was_given(place: object, own: object, every: object) -> None:
-    assert given_gpus(place, GPUS) == [own, every]  # type: ignore[arg-type]
-    assert given_gpus(place, []) == [None, None]  # type: ignore[arg-type]
+    assert gpus_of(place, GPUS) == [own, every]  # type: ignore[arg-type]
+    assert gpus_of(place, []) == [None, None]  # type: ignore[arg-type]
 
 
 def test_a_rank_is_its_whole_tree() -> None:
