@@ -69,11 +69,11 @@ def look_by(
     from dispatcher.runner.exec.exec_loop import HANDLED
 
     limits = limits or ExecLimits(command=LONGEST)
-    exec_plan = ExecPlan(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
+    exec_plan = ExecPlan(tuple(hosts), shell.sweep_command(run_ids, kill=kill), limits=limits)
     session = ExecSession(exec_plan, transport_for, streams=frozenset({STDOUT}))
     results = session.run(HANDLED if handled is None else handled)
     code = exit_code(one.outcome for one in results)
-    found = {one.host: shell.parse(one.host, one.stdout) for one in results}
+    found = {one.host: shell.swept_processes(one.host, one.stdout) for one in results}
     return Look(found, describe(results), code if code > errors.SIGNAL_BASE else 0)
 
 

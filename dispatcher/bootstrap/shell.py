@@ -315,7 +315,7 @@ exit 0
 """.replace("ROUNDS", str(ROUNDS))
 
 
-def words(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
+def sweep_command(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
     """The command that finds leftovers of ``run_ids``, of any run if there are none."""
     assert all(map(is_run_id, run_ids))
     assert run_ids or not kill  # kill only runs that were named
@@ -336,7 +336,7 @@ class SweptProcess(Value):
     name: str
 
 
-def parse(host: str, text: bytes) -> list[SweptProcess]:
+def swept_processes(host: str, text: bytes) -> list[SweptProcess]:
     """The findings in the answer of ``host``; other lines are skipped.
 
     A process that takes long to die is killed again in the next round, and still counts once.

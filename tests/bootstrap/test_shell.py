@@ -136,18 +136,20 @@ def found(what: str, pid: int | None, name: str) -> lifeline.SweptProcess:
     ],
 )
 def test_what_a_look_tells(line: str, found: lifeline.SweptProcess | None) -> None:
-    assert lifeline.parse("n1", f"noise\n{line}\n".encode()) == ([] if found is None else [found])
+    assert lifeline.swept_processes("n1", f"noise\n{line}\n".encode()) == (
+        [] if found is None else [found]
+    )
 
 
 def test_nothing_is_killed_that_nobody_named() -> None:
     for ids in ([], ["$(id)"]):
         with pytest.raises(AssertionError):
-            lifeline.words(ids, kill=True)
+            lifeline.sweep_command(ids, kill=True)
 
 
 def test_a_look_tells_no_more_than_so_much() -> None:
     text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
-    assert len(lifeline.parse("n1", text)) == lifeline.MOST
+    assert len(lifeline.swept_processes("n1", text)) == lifeline.MOST
 
 
 # -- real shells ---------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def _search_by_run_id(put: Put) -> None:
     """Nobody looks for what carries a run's id."""
     from dispatcher.bootstrap import shell
 
-    put(shell, "words", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
+    put(shell, "sweep_command", lambda run_ids, *, kill: ("/bin/sh", "-c", ":"))
 
 
 def _own_run_id(put: Put) -> None:

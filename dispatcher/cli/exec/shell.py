@@ -33,7 +33,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.bootstrap import shell as lifeline
+from dispatcher.bootstrap.shell import COMMAND
 from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions, GatherOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
@@ -198,7 +198,7 @@ class Shell:
         """Read lines at the terminal until the user leaves."""
         signal.signal(signal.SIGTTOU, signal.SIG_DFL)  # only the foreground may edit a line
         while True:
-            self._reach.prepare(lifeline.COMMAND)
+            self._reach.prepare(COMMAND)
             try:
                 line = input(self._prompt())
             except KeyboardInterrupt:

@@ -91,7 +91,7 @@ def connect_timeout(seconds: float) -> str:
     return str(max(1, math.ceil(seconds)))
 
 
-def words(
+def ssh_words(
     program: Sequence[str], options: Mapping[str, str], target: Target, command: str
 ) -> list[str]:
     """The argv of an ssh that runs ``command`` on ``target``. program: with its own flags."""
@@ -193,7 +193,7 @@ class SshTransport(Transport):
         if self._accept_new:
             options["StrictHostKeyChecking"] = "accept-new"
         file = () if self._config is None else ("-F", self._config)
-        return words([self._program, terminal, *file], options, target, command)
+        return ssh_words([self._program, terminal, *file], options, target, command)
 
     def close(self) -> None:
         self._pump.close()

@@ -21,7 +21,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport, Window, bad_target
-from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout, words
+from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout, ssh_words
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 from dispatcher.transport.tree.branch import Branch, Stream
@@ -94,7 +94,8 @@ def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]
     options = {**_OPTIONS, "HostKeyAlias": known.alias, "ConnectTimeout": timeout}
     if known.exchange is not None:
         options["KexAlgorithms"] = known.exchange
-    return words([*program, "-T", "-o", tree_relay.KNOWN.decode()], options, target, shell.COMMAND)
+    start = [*program, "-T", "-o", tree_relay.KNOWN.decode()]
+    return ssh_words(start, options, target, shell.COMMAND)
 
 
 def opening(command: str) -> bytes:
