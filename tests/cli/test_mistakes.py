@@ -58,7 +58,7 @@ def asked(
             return -1
 
         monkeypatch.setattr(launch, "_run", touched)
-        monkeypatch.setattr(run_exec, "carry_out", touched)
+        monkeypatch.setattr(run_exec, "carry_out", lambda *flags, **_: (touched(*flags), ()))
         code = cli.main(shlex.split(line)[1:])
         err = capsys.readouterr().err
         said = re.sub(r"^error: (.*) \[[a-z-]+\]$", r"\1", err, count=1, flags=re.M)
