@@ -18,7 +18,6 @@ from dispatcher.transport.base import Transport
 
 #: bytes kept of one stream of one host
 MOST = 4 << 20
-BOTH = frozenset({STDOUT, STDERR})
 
 
 class ExecSession(Sink):

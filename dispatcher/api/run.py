@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dispatcher.api import transports
-from dispatcher.api.exec_session import BOTH, ExecSession
+from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.report import Report
 from dispatcher.api.request import Hosts, check_words, hosts_of, plan_job
@@ -27,7 +27,7 @@ from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.frozen import fields_of
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.exec.host_results import HostResult, describe
+from dispatcher.output.exec.host_results import BOTH, HostResult, describe
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize

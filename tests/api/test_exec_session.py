@@ -9,14 +9,14 @@ from cases import cases
 
 import dispatcher
 from dispatcher.api import exec_session
-from dispatcher.api.exec_session import BOTH, ExecSession
+from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.transports import TransportPool, nobody
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Exited, HostDone
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.output.exec.host_results import HostResult
+from dispatcher.output.exec.host_results import BOTH, HostResult
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive

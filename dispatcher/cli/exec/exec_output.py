@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dispatcher.api.exec_session import BOTH
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.declaration import replace
@@ -22,7 +21,7 @@ from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_progress import ExecNotes, ExecProgress, Passthrough
 from dispatcher.output.exec.host_blocks import blocks_of, differences, gathered, lines_of
-from dispatcher.output.exec.host_results import HostResult, describe, record
+from dispatcher.output.exec.host_results import BOTH, HostResult, describe, record
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.protocol.frames import STDERR, STDOUT

@@ -1,7 +1,4 @@
-"""The result of each host of a fan-out command or a copy: a value, its JSON, the lines at the end.
-
-In the lines at the end, hosts with equal results are folded.
-"""
+"""The result of each host of a fan-out command or a copy: a value, its JSON, the lines at the end."""
 
 from __future__ import annotations
 
@@ -17,11 +14,13 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural, size
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 
+BOTH = frozenset({STDOUT, STDERR})
 #: characters of a line of the summary
 _WIDEST = 300
 #: the trouble of hosts that were never contacted, as a key for advice
