@@ -1,4 +1,4 @@
-"""The result of each host of a fan-out command or a copy: a value, its JSON, the lines at the end."""
+"""The result of each host of a fan-out command or a copy: a value, JSON, the lines at the end."""
 
 from __future__ import annotations
 
