@@ -57,14 +57,16 @@ FACTS = {
 def barriers() -> Iterator[bytes]:
     """One that nobody else comes to after the other."""
     for tag in range(10**6):
-        yield control("pmi_fence", world=0, fence=f"WORLD:{tag}", epoch=0, keys=bytes(900 << 10))
+        yield control(
+            "pmi.committed", world=0, fence=f"WORLD:{tag}", epoch=0, keys=bytes(900 << 10)
+        )
 
 
 def names() -> Iterator[bytes]:
     """Published ones."""
     for number in range(10**6):
         name = b"%04000d" % number
-        yield control("pmi_name", rank=1, verb="publish", service=name, address=name)
+        yield control("pmi.asked", rank=1, verb="publish", service=name, port=name)
 
 
 def again(*frames: bytes) -> Callable[[], Iterator[bytes]]:
@@ -84,29 +86,30 @@ def once(data: bytes) -> Callable[[], Iterator[bytes]]:
     return lambda: iter([data])
 
 
-SPAWN = control("pmi_spawn", rank=1, segments=[[1, [b"id"], [[b"host", b"good"]]]], preput=[])
+SPAWN = control("pmi.spawn_asked", rank=1, segments=[[1, [b"id"], [[b"host", b"good"]]]], preput=[])
 #: name -> what is said once the ranks run
 LIES: dict[str, Callable[[], Iterator[bytes]]] = {
-    "notices": again(control("notice", text="x" * 4000)),
-    "short notices": again(control("notice", text="")),
-    "heartbeats": again(control("beat")),
+    "notices": again(control("node.noticed", text="x" * 4000)),
+    "short notices": again(control("node.noticed", text="")),
+    "heartbeats": again(control("node.heard")),
     "samples": again(
-        control("sample", at=1.0, ranks=[], gpus=[[0, *[1.0] * 7, 1, []]] * 4096, late=False)
+        control("node.sampled", at=1.0, ranks=[], gpus=[[0, *[1.0] * 7, 1, []]] * 4096, late=False)
     ),
-    "questions": again(control("mpi_inside", inside=[1] * 99, over=[])),
-    "waits": again(control("pmi_waiting", never=[1], absent=[], seconds=1.0)),
-    "libraries": again(control("mpi", library="x" * 4000, served="PMI-1", rank=1)),
+    "questions": again(control("mpi.inside", ranks=[1] * 99, over=[])),
+    "waits": again(control("pmi.waiting", never=[1], absent=[], seconds=1.0)),
+    "libraries": again(control("mpi.found", library="x" * 4000, served="PMI-1", rank=1)),
     "objects": again(encode(1, b"d" + b"s4:typel" + b"le" * (400 << 10) + b"ee")),
     "half a frame": once(HEADER.pack(1, 0, 0, 0, MIB) + bytes(MIB - 1)),
     "huge frame": once(HEADER.pack(1, 0, 0, 0, 16 * MIB) + bytes(MIB)),
     "barriers": barriers,
     "names": names,
     "spawns": again(SPAWN),
-    "stacks": again(control("stacks", number=1, ranks=[[1, 9, "S", "proc", bytes(256 << 10)]] * 3,
-                            ras=b"", flights=[], recorders=[], natives=[])),
-    "rests": again(control("paused")),
-    "exits": again(control("exited", rank=1, status=0)),
-    "another's rank": again(control("exited", rank=0, status=0)),
+    "stacks": again(
+        control("node.stacks", number=1, ranks=[[1, 9, "S", "proc", bytes(256 << 10)]] * 3)
+    ),
+    "rests": again(control("node.paused")),
+    "exits": again(control("rank.exited", rank=1, status=0)),
+    "another's rank": again(control("rank.exited", rank=0, status=0)),
 }  # fmt: skip
 
 
@@ -129,11 +132,11 @@ def play(lie: str) -> None:
         heard = first
         for order in (unpack(frame.body) for frame in frames):
             if order["type"] == "prepare":
-                os.write(out, control("ready", facts=FACTS, problems=[], attempt=0))
+                os.write(out, control("node.ready", facts=FACTS, problems=[], attempt=0))
             elif order["type"] == "probe":
-                os.write(out, control("probed", reached=order["addresses"]))
+                os.write(out, control("node.probed", reached=order["addresses"]))
             elif order["type"] == "start_ranks":
-                os.write(out, control("spawned", pids=[[1, 9]]))
+                os.write(out, control("rank.spawned", pids=[[1, 9]]))
                 until = time.monotonic() + SECONDS
                 if lie == "standard error":
                     threading.Thread(
@@ -142,12 +145,12 @@ def play(lie: str) -> None:
                 elif lie != "honest":
                     threading.Thread(target=flood, args=(out, LIES[lie]), daemon=True).start()
             elif order["type"] == "ping" and lie == "honest":
-                os.write(out, control("beat"))
-    os.write(out, control("exited", rank=1, status=0))
+                os.write(out, control("node.heard"))
+    os.write(out, control("rank.exited", rank=1, status=0))
     for stream in (1, 2):
         os.write(out, encode(3, bytes(8), 1, stream))
     time.sleep(1.0)
-    os.write(out, control("swept", killed=0, left=[]))
+    os.write(out, control("node.swept", killed=0, left=[]))
 
 
 def flood(fd: int, what: Callable[[], Iterator[bytes]]) -> None:

@@ -189,7 +189,7 @@ class Agent:
         frames = []
         for rank, status in statuses.items():
             self.living.remove(rank)
-            frames.append(control("exited", rank=rank, status=status, error=None))
+            frames.append(control("rank.exited", rank=rank, status=status, error=None))
             for stream in (1, 2):
                 count = self._written.pop(rank, 0) if stream == 1 else 0
                 frames.append(encode(ENDED, COUNT.pack(count), rank, stream))
@@ -233,19 +233,21 @@ class Agent:
         facts = {
             "hostname": f"host{self.number}", "pid": 7, "python": "3.12.3", "cores": 96, "gpus": 8,
             "addresses": [self.address], "machine": f"machine-{self.number}", "code": [],
-            "error_folder": f"/tmp/dispatch-{self.number}", "tmp": 1 << 33, "shm": 1 << 33,
-            "port": None if reserve is None else 29500, "mark": None, "self_fencing": 1,
+            "error_folder": f"/tmp/dispatch-{self.number}", "room": [1 << 33, 1 << 33],
+            "port": None if reserve is None else 29500, "mark": None, "self_fencing": True,
             "visible": None, "script": 1,
         }  # fmt: skip
         answer = {"facts": facts, "problems": [], "attempt": order["attempt"]}
-        self._later(self.host.check, lambda: self._report("ready", **answer))
+        self._later(self.host.check, lambda: self._report("node.ready", **answer))
 
     def _beat(self) -> None:
-        self._report("beat")
+        self._report("node.heard")
         self._later(self._heartbeat, self._beat, works=False)
 
     def _probe(self, order: Mapping[str, Any]) -> None:
-        self._later(self.host.probe, lambda: self._report("probed", reached=order["addresses"]))
+        self._later(
+            self.host.probe, lambda: self._report("node.probed", reached=order["addresses"])
+        )
 
     def _start(self, order: Mapping[str, Any]) -> None:
         ranks = [one[0] for one in order["ranks"]]
@@ -253,7 +255,7 @@ class Agent:
 
     def _spawned(self, ranks: list[int]) -> None:
         self.living = list(ranks)
-        self._report("spawned", pids=[[rank, 1000 + rank] for rank in ranks])
+        self._report("rank.spawned", pids=[[rank, 1000 + rank] for rank in ranks])
         self._later(self.host.start, lambda: self.write(b"rank %d of the job is up\n"))
 
     def write(self, line: bytes) -> None:
@@ -273,7 +275,7 @@ class Agent:
     def _sweep(self, order: Mapping[str, Any]) -> None:
         def swept() -> None:
             self.end(-signal.SIGKILL)
-            self._report("swept", killed=0, left=[])
+            self._report("node.swept", killed=0, left=[])
             if order["type"] == "finish" and (wire := self._wire) is not None:
                 self._world.after(self._world.way.half(self.number), wire.hang_up)
 
@@ -296,7 +298,7 @@ class Agent:
 
     def commit(self, keys: bytes) -> None:
         """All its ranks have come to the first barrier of MPI."""
-        self._report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=keys)
+        self._report("pmi.committed", world=0, fence="WORLD:0", epoch=0, keys=keys)
 
     def cut(self) -> None:
         """Nothing gets through any more, either way; nobody is told."""
@@ -311,11 +313,11 @@ class Agent:
 
     def lie(self) -> None:
         """It speaks of a rank that is another's."""
-        self._report("exited", rank=max(self.living) + 1, status=0, error=None)
+        self._report("rank.exited", rank=max(self.living) + 1, status=0, error=None)
 
     def flood(self) -> None:
         """It says more than any agent has to say, and does not cease."""
-        self._say(control("notice", text="x" * 2000) * _FLOOD)
+        self._say(control("node.noticed", text="x" * 2000) * _FLOOD)
         self._later(_AGAIN, self.flood, works=False)
 
 

@@ -217,7 +217,7 @@ class TestPayload:
         beats = {"type": "odd"}
         agent = Agent(newest, payload=payload() + control(**beats) * 3)
         try:
-            agent.until(lambda: sum(r["type"] == "notice" for r in agent.reports) == 3)
+            agent.until(lambda: sum(r["type"] == "node.noticed" for r in agent.reports) == 3)
         finally:
             agent.close()
 
@@ -454,7 +454,9 @@ class TestNamed:
         agent = Agent(first, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
         try:
             agent.prepare()
-            (note,) = (report["text"] for report in agent.reports if report["type"] == "notice")
+            (note,) = (
+                report["text"] for report in agent.reports if report["type"] == "node.noticed"
+            )
             start, _, end = note.partition(" does not work on this host; the agent runs on ")
             assert start.startswith("--agent-python ")
             assert os.path.realpath(start.split()[1]) == os.path.realpath(first)
@@ -469,7 +471,7 @@ class TestNamed:
         agent = Agent(newest)
         try:
             agent.prepare()
-            assert [report["type"] for report in agent.reports] == ["ready"]
+            assert [report["type"] for report in agent.reports] == ["node.ready"]
             agent.start(["sh", "-c", "echo ${DISPATCH_AGENT_PYTHON-none}"])
             assert agent.text() == b"none\n"
             agent.finish()
@@ -509,7 +511,7 @@ class TestNoPython:
     def test_a_login_file_may_read_blank_lines(self, taken: int, newest: str) -> None:
         agent = Agent(newest, payload=payload()[taken:] + control(type="odd"))
         try:
-            agent.until(lambda: any(r["type"] == "notice" for r in agent.reports))
+            agent.until(lambda: any(r["type"] == "node.noticed" for r in agent.reports))
         finally:
             agent.close()
 

@@ -21,8 +21,7 @@ from typing import Any, Protocol, get_args
 from typing_extensions import Self
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.verdicts import Cause, RestartAsked, Verdict, exit_code
-from dispatcher.core.run import restart
+from dispatcher.core.events.verdicts import Cause, RestartAsked, Verdict
 from dispatcher.core.run.tables import Deadlines
 from dispatcher.model.frozen import Value
 from dispatcher.plan.exec_plan import ExecLimits
@@ -166,7 +165,8 @@ def _cause(cause: Cause | None) -> Step:
     asked = isinstance(cause, RestartAsked)
     nodes = tuple(getattr(cause, "failures", ()))
     final = cause is not None and cause.no_restart is not None
-    return exit_code(cause), asked, final, restart.blamed(cause), nodes
+    code = 0 if cause is None else cause.exit_code
+    return code, asked, final, getattr(cause, "node", None), nodes
 
 
 _NAMED.update(dict.fromkeys(get_args(Cause), _cause))

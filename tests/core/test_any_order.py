@@ -215,9 +215,9 @@ class AnyRun(RuleBasedStateMachine):
         take = Choices(data)
         own = sorted(self.hosts.ranks[host]) or [0]
         value = self.of_this_run({"type": kind, **GOOD[kind]}, take, own)
-        if kind == "pmi_fence":
+        if kind == "pmi.committed":
             value |= {"world": take.below(2), "epoch": take.below(2)}
-        if kind == "ready" and take.chance(128):
+        if kind == "node.ready" and take.chance(128):
             value["attempt"] = self.hosts.ordered[host]
         if take.chance(40):
             value = take.changed(value)

@@ -250,7 +250,7 @@ class TestHangMonitor:
         cause = world.machine._job.cause
         assert isinstance(cause, verdicts.Hung)
         assert (cause.rank, cause.node) == (3, 1)
-        assert verdicts.exit_code(cause) == 124
+        assert cause.exit_code == 124
 
     def test_a_hang_is_a_failure_that_is_tried_again(self) -> None:
         world = Played(restarts=1)

@@ -133,7 +133,7 @@ class Lies(RecvBuffer):
 
     def notice(self, data: bytes) -> None:
         text = self._take.text() * self._take.one((1, 1, 2000))
-        kind, name = self._take.one((("notice", "text"), ("dying", "why")))
+        kind, name = self._take.one((("node.noticed", "text"), ("node.dying", "why")))
         self._say(encode(CONTROL, pack({"type": kind, name: text})), data)
 
     def other_output(self, data: bytes) -> None:
@@ -159,7 +159,7 @@ class Lies(RecvBuffer):
         take = self._take
         kind = take.one(sorted(GOOD))
         value = self._with_ranks({"type": kind, **GOOD[kind]})
-        if kind == "pmi_fence":
+        if kind == "pmi.committed":
             value |= {"world": take.below(2), "epoch": take.below(2)}
         return encode(CONTROL, pack(take.changed(value) if take.chance(100) else value))
 

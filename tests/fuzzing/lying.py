@@ -28,6 +28,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Exited
 from dispatcher.core.events.monitor_events import StacksGathered, StacksWanted
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.model.bounds import TEXT_LIMIT
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
@@ -39,7 +40,6 @@ from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.run.host_intake import ENDS_LIMIT
-from dispatcher.runner.run.reports import TEXT_LIMIT
 from dispatcher.transport.base import Link, Target, Transport, Window
 
 from .lies import Lies, LyingCommand, script
@@ -112,7 +112,7 @@ def _look(agent: Agent, order: Order) -> None:
         return
     agent.stood = sorted(agent.living)
     agent.report(
-        "stacks",
+        "node.stacks",
         number=order["stacks"]["number"],
         ranks=[[rank, 100 + rank, "S", "py-spy", _place(rank)] for rank in agent.stood],
         ras=b"",

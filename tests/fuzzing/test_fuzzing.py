@@ -12,8 +12,8 @@ import pytest
 from cases import cases
 
 from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import HostIntake
-from dispatcher.runner.run.reports import Fields
 
 from . import confined, judging, lying, streams, texts
 from .judging import FIXED, Target, judge, judge_growth, judge_repeated
@@ -216,7 +216,9 @@ def _loses_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _believes_all_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Fields, "own", lambda _, rank: rank)
+    read = reports.read
+    every = range(1 << 32)
+    monkeypatch.setattr(reports, "read", lambda node, _, *rest: read(node, every, *rest))
 
 
 @pytest.mark.usefixtures("patient")

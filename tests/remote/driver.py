@@ -128,7 +128,7 @@ class Agent:
             "credit": 1 << 30, "parts": bootstrap.parts(bootstrap.PARTS),
         }  # fmt: skip
         self.order("prepare", **{**known, **fields})
-        return self.report("ready")
+        return self.report("node.ready")
 
     def start(
         self,
@@ -145,7 +145,7 @@ class Agent:
             for rank, argv in enumerate(argvs)
         ]  # fmt: skip
         self.order("start_ranks", ranks=ranks, common=list(common), scrub=list(scrub), **fields)
-        return dict(self.report("spawned")["pids"])
+        return dict(self.report("rank.spawned")["pids"])
 
     def close_input(self) -> None:
         assert self.process.stdin is not None
@@ -205,7 +205,7 @@ class Agent:
 
     def status(self, rank: int = 0) -> int:
         """How ``rank`` ended, awaited."""
-        status: int = self.report("exited", rank=rank)["status"]
+        status: int = self.report("rank.exited", rank=rank)["status"]
         return status
 
     def text(self, rank: int = 0, stream: int = 1) -> bytes:
@@ -218,7 +218,7 @@ class Agent:
     def finish(self) -> dict[str, Any]:
         """Order the end; the agent's last answer. The agent has exited with 0."""
         self.order("finish")
-        swept = self.report("swept")
+        swept = self.report("node.swept")
         assert self.exit() == 0
         return swept
 
@@ -264,5 +264,5 @@ class Agent:
                 stream.close()
         kill_left(self.living())
         for report in self.reports:  # whose guardian is dead as well
-            if report["type"] == "ready" and report["facts"].get("error_folder"):
+            if report["type"] == "node.ready" and report["facts"].get("error_folder"):
                 shutil.rmtree(report["facts"]["error_folder"], ignore_errors=True)

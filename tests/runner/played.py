@@ -16,17 +16,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
-from dispatcher.remote.protocol.frames import (
-    COUNT,
-    ENDED,
-    INPUT,
-    OUTPUT,
-    SYNC,
-    TAKEN,
-    Decoder,
-    control,
-    encode,
-)
+from dispatcher.remote.protocol import frames
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Link, LinkClosed, RecvBuffer, Target, Transport, Window
@@ -57,7 +47,7 @@ class Agent(Link):
         self._begun = False
         self._next_beat = 0.0
         self._out = RecvBuffer()
-        self._decoder = Decoder()
+        self._decoder = frames.Decoder()
 
     def types(self) -> list[str]:
         """The orders it got, less those that come by the clock."""
@@ -70,7 +60,7 @@ class Agent(Link):
     # -- what it says -------------------------------------------------------------------
 
     def report(self, type: str, **fields: Any) -> None:
-        self._out.feed(control(type, **fields))
+        self._out.feed(frames.control(type, **fields))
 
     def beat(self) -> bool:
         """Show that it lives, if it is time to; whether it was."""
@@ -78,32 +68,34 @@ class Agent(Link):
         if now < self._next_beat:
             return False
         self._next_beat = now + BEAT
-        self.report("beat")
+        self.report("node.heard")
         return True
 
     def ready(self, order: Order, *problems: list[str]) -> None:
-        self.report("ready", facts=self.facts, problems=list(problems), attempt=order["attempt"])
+        self.report(
+            "node.ready", facts=self.facts, problems=list(problems), attempt=order["attempt"]
+        )
 
     def spawned(self, order: Order) -> None:
         ranks = [one[0] for one in order["ranks"]]
         self.living.update(ranks)
-        self.report("spawned", pids=[[rank, 100 + rank] for rank in ranks])
+        self.report("rank.spawned", pids=[[rank, 100 + rank] for rank in ranks])
 
     def writes(self, rank: int, data: bytes, stream: int = 1) -> None:
         self._sent[rank, stream] = self._sent.get((rank, stream), 0) + len(data)
-        self._out.feed(encode(OUTPUT, data, rank, stream))
+        self._out.feed(frames.encode(frames.OUTPUT, data, rank, stream))
 
     def exits(self, rank: int, status: int = 0, **fields: Any) -> None:
         """The rank and its two streams end."""
         self.living.discard(rank)
-        self.report("exited", rank=rank, status=status, **fields)
+        self.report("rank.exited", rank=rank, status=status, **fields)
         for stream in (1, 2):
             sent = self._sent.pop((rank, stream), 0)
-            self._out.feed(encode(ENDED, COUNT.pack(sent), rank, stream))
+            self._out.feed(frames.encode(frames.ENDED, frames.COUNT.pack(sent), rank, stream))
 
     def takes(self, nbytes: int) -> None:
         """The readers of its input have taken so much."""
-        self._out.feed(encode(TAKEN, COUNT.pack(nbytes)))
+        self._out.feed(frames.encode(frames.TAKEN, frames.COUNT.pack(nbytes)))
 
     def hangs_up(self) -> None:
         self._out.close()
@@ -117,9 +109,9 @@ class Agent(Link):
             self._begun = True
             assert data.startswith(payload.payload())
             data = data[len(payload.payload()) :]
-            self._out.feed(SYNC)
+            self._out.feed(frames.SYNC)
         for frame in self._decoder.feed(data):
-            if frame.kind == INPUT:
+            if frame.kind == frames.INPUT:
                 self.input.append(frame.body)
                 self._answers["input"](self, {})
                 continue
@@ -174,7 +166,7 @@ def _signal(agent: Agent, order: Order) -> None:
 def _swept(agent: Agent, order: Order) -> None:
     for rank in sorted(agent.living):
         agent.exits(rank, -9)
-    agent.report("swept", killed=0, left=[])
+    agent.report("node.swept", killed=0, left=[])
     if order["type"] == "finish":
         agent.hangs_up()
 
@@ -182,13 +174,13 @@ def _swept(agent: Agent, order: Order) -> None:
 #: an agent whose ranks say hello and exit with 0
 ANSWERS: dict[str, Answer] = {
     "prepare": Agent.ready,
-    "probe": lambda agent, order: agent.report("probed", reached=order["addresses"]),
+    "probe": lambda agent, order: agent.report("node.probed", reached=order["addresses"]),
     "start_ranks": _start,
     "signal_ranks": _signal,
     "sweep": _swept,
     "finish": _swept,
     "ping": _ping,
-    "pause_ranks": lambda agent, order: agent.report("paused"),
+    "pause_ranks": lambda agent, order: agent.report("node.paused"),
     "input": lambda agent, order: None,
 }
 
@@ -232,7 +224,7 @@ class Command(Link):
             self._end(Ending(None, data.decode().strip()))
             return
         self._opened = True
-        self._out.feed(SYNC)
+        self._out.feed(frames.SYNC)
         said = self._answer(data)
         if said is not None:
             out, self._errors, code = said

@@ -34,7 +34,7 @@ PING = control("ping")
 
 
 def ready(attempt: int) -> bytes:
-    return control("ready", facts=FACTS, problems=[], attempt=attempt)
+    return control("node.ready", facts=FACTS, problems=[], attempt=attempt)
 
 
 Start = Callable[..., Watched]
@@ -87,7 +87,7 @@ def test_an_agent_is_ready_for_what_it_was_asked_only(
     assert watched.host.intake.attempt == 0
     if asked is not None:
         watched.host.again(b"AGAIN", asked)
-    link.say(ready(answered) + control("notice", text="x"))
+    link.say(ready(answered) + control("node.noticed", text="x"))
     if asked == answered:
         told = watched.until(ev.NodeNoticed)
         assert [event.attempt for event in told if isinstance(event, ev.NodeReady)] == [1]
@@ -158,7 +158,7 @@ def test_what_a_deaf_host_says_still_counts(start: Start, monkeypatch: pytest.Mo
     watched.until(ev.NodeReady)
     link.closed.set()
     watched.host.send(control("credit", count=1))
-    link.say(control("exited", rank=6, status=3) + control("beat"))
+    link.say(control("rank.exited", rank=6, status=3) + control("node.heard"))
     exited = watched.until(ev.RankExited)[-1]
     assert isinstance(exited, ev.RankExited)
     assert exited.status == 3
@@ -198,7 +198,7 @@ def test_a_bug_of_ours_is_no_silent_host(start: Start, monkeypatch: pytest.Monke
 
 
 def test_an_answer_without_having_been_asked_to_finish_is_no_end(start: Start) -> None:
-    swept = control("swept", killed=0, left=[])
+    swept = control("node.swept", killed=0, left=[])
     link = ScriptedLink([SYNC + READY + swept, b""])
     watched = start(link)
     assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)

@@ -31,12 +31,12 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import host_intake, host_thread, report_intake
+from dispatcher.runner.run import host_intake, host_thread, reports
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READY = control(
-    "ready",
+    "node.ready",
     facts={
         "hostname": "n1", "pid": 7, "python": "3.8.0", "cores": 2, "gpus": 0, "addresses": [],
         "machine": "m", "error_folder": None,
@@ -201,7 +201,9 @@ def test_who_is_ready_for_a_further_attempt_has_no_ranks_yet(watch: Callable[...
     watched.ranks = None
     watched.host.again(b"AGAIN", 1)
     facts = unpack(Decoder().feed(READY)[0].body)["facts"]
-    link.say(control("ready", facts=facts, problems=[], attempt=1) + encode(OUTPUT, b"x", 6, 1))
+    link.say(
+        control("node.ready", facts=facts, problems=[], attempt=1) + encode(OUTPUT, b"x", 6, 1)
+    )
     assert watched.failure() == Failure(Kind.PROTOCOL, "output of rank 6, which is not this node's")
 
 
@@ -229,8 +231,8 @@ def test_of_a_link_that_is_to_be_closed_nothing_more_is_taken(
         (READY, "ready for attempt 0, which was not asked for"),
         (encode(OUTPUT, b"x", 5, 1), "output of rank 5"),
         (encode(ENDED, COUNT.pack(0), 6, 1) + encode(OUTPUT, b"x", 6, 1), "output of rank 6"),
-        (control("exited", rank=0, status=0), "rank 0, which runs elsewhere"),
-        (control("exited", rank=6, status=256), "status"),
+        (control("rank.exited", rank=0, status=0), "rank 0, which runs elsewhere"),
+        (control("rank.exited", rank=6, status=256), "status"),
         (control("rm -rf"), "unknown report"),
         (HEADER.pack(1, 0, 0, 0, 1 << 31), "bad frame"),
         (HEADER.pack(9, 0, 0, 0, 1), "bad frame"),
@@ -255,7 +257,7 @@ def test_the_end_of_output_that_never_comes_ends_the_link(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(host_intake, "ENDS_LIMIT", 0.1)
-    exited = control("exited", rank=6, status=0)
+    exited = control("rank.exited", rank=6, status=0)
     failure = watch(
         ScriptedLink([SYNC + READY + encode(ENDED, COUNT.pack(0), 6, 1) + exited])
     ).failure()
@@ -265,9 +267,9 @@ def test_the_end_of_output_that_never_comes_ends_the_link(
 def test_a_flood_is_left_in_the_link_and_then_ends_it(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
-    monkeypatch.setattr(report_intake, "BURST", 800 << 10)
-    chunk = control("mpi_inside", inside=[], over=[]) * 60_000  # seconds of what may be told
+    monkeypatch.setattr(reports, "PATIENCE", 0.2)
+    monkeypatch.setattr(reports, "BURST", 800 << 10)
+    chunk = control("mpi.inside", ranks=[], over=[]) * 60_000  # seconds of what may be told
     link = ScriptedLink([SYNC + READY, chunk])
     watched = watch(link)
     told = watched.until(ev.NodeLost)
@@ -284,7 +286,7 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
 def test_a_flood_of_login_noise_can_be_looked_at(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
+    monkeypatch.setattr(reports, "PATIENCE", 0.2)
     failure = watch(ScriptedLink([b"evil\033[2J\n" * 20_000] * 200)).failure()
     assert failure.kind is Kind.PROTOCOL
     assert " MiB of login noise in " in failure.why
@@ -294,8 +296,8 @@ def test_a_flood_of_login_noise_can_be_looked_at(
 def test_what_nobody_takes_is_held_back_and_nobody_is_late_for_that(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report_intake, "MOST_WAITING", 100 * report_intake.REPORT)
-    one = control("mpi_inside", inside=[], over=[])
+    monkeypatch.setattr(reports, "MOST_WAITING", 100 * reports.REPORT)
+    one = control("mpi.inside", ranks=[], over=[])
     watched = watch(ScriptedLink([SYNC + READY, one * 1000]), heartbeat=0.02)
     told: list[ev.Event] = []
 
@@ -425,7 +427,7 @@ def test_last_words_are_waited_for(
 
 
 def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -> None:
-    swept = control("swept", killed=0, left=[])
+    swept = control("node.swept", killed=0, left=[])
     link = ScriptedLink([SYNC + READY])
     watched = watch(link)
     watched.until(ev.NodeReady)
@@ -470,10 +472,15 @@ def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watche
 def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
     watch: Callable[..., Watched],
 ) -> None:
-    link = ScriptedLink([SYNC + READY + control("beat")])
+    link = ScriptedLink([SYNC + READY + control("node.heard")])
     watched = watch(link)
     watched.until(ev.NodeReady)
-    link.say(control("paused") + control("beat") + control("beat") + control("notice", text="x"))
+    link.say(
+        control("node.paused")
+        + control("node.heard")
+        + control("node.heard")
+        + control("node.noticed", text="x")
+    )
     told = [event.name for event in watched.until(ev.NodeNoticed)]
     assert told == ["node.paused", "node.heard", "node.noticed"]
     assert watched.beats == [3, 3]

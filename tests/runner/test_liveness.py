@@ -17,15 +17,6 @@ from dispatcher.core.events.run_events import HostsSilent, NodesHeard
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import liveness
-from dispatcher.runner.run.liveness import (
-    MOST_PENDING,
-    MOST_SHOWN,
-    Flow,
-    Heartbeats,
-    ProgressLine,
-    Sampling,
-    Silences,
-)
 
 
 class Clock:
@@ -66,7 +57,7 @@ CUT = HostsSilent((1, 2), 5.5, 15.0)
 def test_hosts_that_fall_silent_together_are_one_event(
     heard: list[tuple[float, int, Any]], told: list[tuple[float, object]]
 ) -> None:
-    silences, left, found = Silences(5.0, 15.0), list(heard), list[tuple[float, object]]()
+    silences, left, found = liveness.Silences(5.0, 15.0), list(heard), list[tuple[float, object]]()
     for now in (half / 2 for half in range(40)):
         while left and left[0][0] <= now:
             _, host, since = left.pop(0)
@@ -79,7 +70,7 @@ def test_hosts_that_fall_silent_together_are_one_event(
 
 
 def test_output_is_told_once_with_its_age(clock: Clock) -> None:
-    seen = Flow()
+    seen = liveness.Flow()
     assert seen.news(clock.now) == []
     seen.given(0, 5)
     seen.taken(5)
@@ -92,7 +83,7 @@ def test_output_is_told_once_with_its_age(clock: Clock) -> None:
 
 def test_what_nobody_takes_counts_as_written_now(clock: Clock) -> None:
     """A paused reader holds the ranks back: their silence is ours."""
-    seen = Flow()
+    seen = liveness.Flow()
     seen.given(0, 5)
     seen.given(1, 5)
     seen.taken(5)
@@ -107,7 +98,7 @@ def test_what_nobody_takes_counts_as_written_now(clock: Clock) -> None:
 
 
 def test_each_heartbeat_is_told_once_with_its_age(clock: Clock) -> None:
-    noted = Heartbeats()
+    noted = liveness.Heartbeats()
     for node, clock.now in ((3, 10.0), (1, 11.0), (3, 12.0)):
         noted.note(node)
     assert noted.news(14.0) == NodesHeard((3, 1), (2.0, 3.0))
@@ -121,7 +112,7 @@ def test_each_heartbeat_is_told_once_with_its_age(clock: Clock) -> None:
 def test_a_line_of_progress_in_any_pieces(cuts: list[int]) -> None:
     text = b"loss 3\nsaved step 12 of 40\r\nloss 2\n"
     seen: list[tuple[int, int, str, str]] = []
-    watcher = ProgressLine(r"step \d+ of", lambda *what: seen.append(what))
+    watcher = liveness.ProgressLine(r"step \d+ of", lambda *what: seen.append(what))
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     for start, end in itertools.pairwise(edges):
         watcher.feed(1, 5, 1, text[start:end])
@@ -131,14 +122,16 @@ def test_a_line_of_progress_in_any_pieces(cuts: list[int]) -> None:
 
 def test_the_first_and_the_last_of_a_piece_are_told_and_cut() -> None:
     seen: list[tuple[int, int, str, str]] = []
-    watcher = ProgressLine(r"(?:step|epoch) .*", lambda *what: seen.append(what))
-    watcher.feed(0, 3, 1, b"step 1\nno\nstep 2\nepoch \xff" + b"x" * 2 * MOST_SHOWN + b"\n")
-    assert seen == [(0, 3, "step 1", "epoch \ufffd" + "x" * (MOST_SHOWN - 7))]
+    watcher = liveness.ProgressLine(r"(?:step|epoch) .*", lambda *what: seen.append(what))
+    watcher.feed(
+        0, 3, 1, b"step 1\nno\nstep 2\nepoch \xff" + b"x" * 2 * liveness.MOST_SHOWN + b"\n"
+    )
+    assert seen == [(0, 3, "step 1", "epoch \ufffd" + "x" * (liveness.MOST_SHOWN - 7))]
 
 
 def test_lines_of_other_words_and_unfinished_ones_are_none() -> None:
     seen: list[tuple[int, int]] = []
-    watcher = ProgressLine("^step", lambda node, rank, *_: seen.append((node, rank)))
+    watcher = liveness.ProgressLine("^step", lambda node, rank, *_: seen.append((node, rank)))
     watcher.feed(0, 0, 1, b"no step\nstep 1")
     assert seen == []
     watcher.feed(0, 0, 1, b"\n")
@@ -146,10 +139,10 @@ def test_lines_of_other_words_and_unfinished_ones_are_none() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    watcher = ProgressLine("x", lambda *_: None)
+    watcher = liveness.ProgressLine("x", lambda *_: None)
     for _ in range(10):
-        watcher.feed(0, 0, 1, b"." * (MOST_PENDING // 2))
-    assert len(watcher._rests[0, 1]) <= MOST_PENDING
+        watcher.feed(0, 0, 1, b"." * (liveness.MOST_PENDING // 2))
+    assert len(watcher._rests[0, 1]) <= liveness.MOST_PENDING
 
 
 class Asked:
@@ -173,7 +166,7 @@ class Asked:
 
 
 def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_wants() -> None:
-    sampling, hosts = Sampling(None), [Asked(0), Asked(1)]
+    sampling, hosts = liveness.Sampling(None), [Asked(0), Asked(1)]
     sampling.started(hosts[0])  # type: ignore[arg-type]
     assert hosts[0].orders == []
     sampling.ask(5.0)
@@ -194,19 +187,19 @@ def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_w
 def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> None:
     host = Asked(0)
     order = GatherStacks(0, 7, 6.0, hung=True, ras=False)
-    Sampling(every).gather(host, order)  # type: ignore[arg-type]
+    liveness.Sampling(every).gather(host, order)  # type: ignore[arg-type]
     more = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
     parts = ("probe.sampler", "probe.usage", *more)
     assert host.orders == [{
         "type": "sample", "seconds": every or 0.0, "parts": payload.parts(parts),
         "stacks": {"number": 7, "seconds": 6.0, "hung": True, "ras": False},
     }]  # fmt: skip
-    Sampling(every).gather(host, GatherStacks(0, 8, 6.0, ras=True))  # type: ignore[arg-type]
+    liveness.Sampling(every).gather(host, GatherStacks(0, 8, 6.0, ras=True))  # type: ignore[arg-type]
     assert host.ras == [False, True]
 
 
 def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:
-    noted, flow = Heartbeats(), Flow()
+    noted, flow = liveness.Heartbeats(), liveness.Flow()
     noted.note(1)
     flow.given(0, 1)
     flow.taken(1)
@@ -217,8 +210,8 @@ def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:
 
 def test_a_line_longer_than_is_held_is_searched_in_pieces() -> None:
     seen: list[tuple[int, int]] = []
-    watcher = ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
-    watcher.feed(0, 3, 1, b"needle" + b"." * (MOST_PENDING - 6))
+    watcher = liveness.ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
+    watcher.feed(0, 3, 1, b"needle" + b"." * (liveness.MOST_PENDING - 6))
     assert seen == []  # all of it is held
     watcher.feed(0, 3, 1, b".")
     assert seen == [(0, 3)]
@@ -229,16 +222,16 @@ def test_a_line_longer_than_is_held_is_searched_in_pieces() -> None:
 
 def test_a_pattern_sees_a_bounded_piece_at_once_and_misses_nothing_between_two() -> None:
     seen: list[tuple[int, int]] = []
-    watcher = ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
-    for at in range(MOST_PENDING - 8, MOST_PENDING + 3):
+    watcher = liveness.ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
+    for at in range(liveness.MOST_PENDING - 8, liveness.MOST_PENDING + 3):
         watcher.feed(0, at, 1, b"." * at + b"needle" + b"." * 99_999 + b"\n")
     assert len(seen) == 11
-    slow = ProgressLine("(x+x+)+y", lambda *_: None)
+    slow = liveness.ProgressLine("(x+x+)+y", lambda *_: None)
     widest = max(len(line) for line in _pieces_seen(slow, b"." * 100_000 + b"\n"))
-    assert widest <= MOST_PENDING
+    assert widest <= liveness.MOST_PENDING
 
 
-def _pieces_seen(watcher: ProgressLine, data: bytes) -> list[bytes]:
+def _pieces_seen(watcher: liveness.ProgressLine, data: bytes) -> list[bytes]:
     found: list[bytes] = []
 
     def search(line: bytes, start: int, end: int) -> None:

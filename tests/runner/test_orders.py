@@ -411,7 +411,7 @@ def test_a_world_that_was_spawned() -> None:
     assert order["pmi"] == {
         "world": 3, "first": first, "name": b"kvs_3", "size": 3, "universe": 4,
         "mapping": b"(vector,(0,2,1),(0,1,1))", "patience": 9.0, "hook": orders.hook(),
-        "apps": [2, 1], "preput": [b"k", b"v", b"l", b"w"],
+        "apps": [2, 1], "preput": [[b"k", b"v"], [b"l", b"w"]],
         "pmix": list(orders.URIS),
     }  # fmt: skip
     head = spawned(plan, world, 0, facts_of(8, 0, "192.168.0.1"))

@@ -10,22 +10,8 @@ from cases import cases
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeStacks
-from dispatcher.runner.run.report_intake import (
-    _FEW,
-    AT_ONCE,
-    BURST,
-    DEAREST,
-    MOST_WAITING,
-    PATIENCE,
-    RATE,
-    REPORT,
-    SECOND,
-    SECONDS,
-    Notices,
-    Quota,
-    Turns,
-)
-from dispatcher.runner.run.reports import ReportError
+from dispatcher.runner.run import reports
+from dispatcher.runner.run.reports import Notices, Quota, ReportError, Turns
 
 
 def speak(quota: Quota, nbytes: int, seconds: float, every: float, took: float = 0.0) -> float:
@@ -57,15 +43,20 @@ def test_a_flood_is_held_back_and_then_ends_the_link(nbytes: int, named: str) ->
     words = rf"a flood: [\d.]+ [KM]?i?B of {named} in [\d,]+ pieces within 5 s, more than any job"
     with pytest.raises(ReportError, match=words):
         speak(quota, nbytes, 60.0, 0.0)
-    taken = quota._said["notices"] * (nbytes + REPORT)
-    assert taken <= BURST + (PATIENCE + 1) * RATE + 2 * (nbytes + REPORT)
+    taken = quota._said["notices"] * (nbytes + reports.REPORT)
+    assert taken <= reports.BURST + (reports.PATIENCE + 1) * reports.RATE + 2 * (
+        nbytes + reports.REPORT
+    )
 
 
 def test_the_time_that_it_takes_to_read_counts() -> None:
     quota, took = Quota(), 0.001
     with pytest.raises(ReportError, match="a flood"):
         speak(quota, 100, 60.0, took, took)
-    assert quota._said["notices"] * took * 3 <= (BURST + (PATIENCE + 2) * RATE) / SECOND * 3
+    assert (
+        quota._said["notices"] * took * 3
+        <= (reports.BURST + (reports.PATIENCE + 2) * reports.RATE) / reports.SECOND * 3
+    )
 
 
 def test_a_pause_of_ours_is_no_flood_of_a_host() -> None:
@@ -73,22 +64,22 @@ def test_a_pause_of_ours_is_no_flood_of_a_host() -> None:
     assert speak(Quota(), 300, 60.0, 1.0, 3.0) == 0.0
     quota = Quota()
     quota.said("node.sampled", 300, 0.0, 60.0)
-    assert quota._level <= (DEAREST + 1) * (300 + REPORT) < BURST / 16
+    assert quota._level <= (reports.DEAREST + 1) * (300 + reports.REPORT) < reports.BURST / 16
 
 
 def test_a_burst_passes_if_it_is_left_alone_then() -> None:
     quota, now = Quota(), 0.0
     for _ in range(10):
-        for _ in range(2 * BURST // REPORT):
+        for _ in range(2 * reports.BURST // reports.REPORT):
             quota.said("reports", 0, now)
             now += quota.wait(now) if quota.is_full else 0.0
-        now += BURST / RATE
+        now += reports.BURST / reports.RATE
     assert quota.wait(now) == 0.0
 
 
 def test_what_the_sinks_have_not_taken_holds_the_host_back() -> None:
     quota = Quota()
-    events = [ev.NodeNoticed(1, str(n)) for n in range(MOST_WAITING // REPORT)]
+    events = [ev.NodeNoticed(1, str(n)) for n in range(reports.MOST_WAITING // reports.REPORT)]
     for event in events:
         assert not quota.is_full
         quota.told(event, 0)
@@ -128,7 +119,7 @@ def test_what_is_said_of_a_rank_once(first: ev.Event, second: ev.Event) -> None:
 )  # fmt: skip
 def test_what_a_host_says_a_few_times(event: ev.Event) -> None:
     turns = Turns()
-    for _ in range(_FEW[type(event)]):
+    for _ in range(reports._FEW[type(event)]):
         turns.check(event)
     with pytest.raises(ReportError, match="more often than it can be"):
         turns.check(event)
@@ -156,11 +147,11 @@ def test_what_ras_says_is_taken_of_those_who_were_to_ask_it() -> None:
 def test_a_flood_of_notices_is_counted() -> None:
     notices = Notices()
     many = [ev.NodeNoticed(3, f"n{n}") for n in range(1000)]
-    assert notices.passed(3, many, 100.0) == many[:AT_ONCE]
+    assert notices.passed(3, many, 100.0) == many[: reports.AT_ONCE]
     others = [ev.RankLeaked(3, 6), mpi_events.PmiWaiting(3, (), (6,), 1.0)]
     assert notices.passed(3, others, 100.0) == others[:1]
     late = ev.NodeNoticed(3, "late")
-    told = notices.passed(3, [late, late], 100.0 + SECONDS)
+    told = notices.passed(3, [late, late], 100.0 + reports.SECONDS)
     assert told == [ev.NodeNoticed(3, "981 more notices were left out"), late]
     assert notices.left_out(3) == [ev.NodeNoticed(3, "1 more notice was left out")]
     assert notices.left_out(3) == []

@@ -106,7 +106,7 @@ def test_a_fence_opens_on_all_hosts_with_the_keys_of_all() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         keys = b"keys %d" % agent.number
-        agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=keys)
+        agent.report("pmi.committed", world=0, fence="WORLD:0", epoch=0, keys=keys)
 
     agents = agents_with(2, start_ranks=start, release_fence=_exits_all)
     assert Played(plan_of(), *agents).run().cause is None
@@ -120,12 +120,12 @@ def test_hosts_are_asked_for_whom_a_fence_waits() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         if agent.number == 0:
-            agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")
+            agent.report("pmi.committed", world=0, fence="WORLD:0", epoch=0, keys=b"")
         else:
             agent.exits(2)
 
     def who(agent: Agent, order: Order) -> None:
-        agent.report("pmi_waiting", never=[3], absent=[], seconds=order["seconds"])
+        agent.report("pmi.waiting", never=[3], absent=[], seconds=order["seconds"])
         agent.exits(3, 1)
 
     agents = agents_with(2, start_ranks=start, ask_waiting=who)
@@ -143,9 +143,9 @@ def test_hosts_are_asked_for_whom_a_fence_waits() -> None:
 def test_a_rank_is_answered() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
-        name = {"rank": 0, "service": b"s", "address": b"tag#0$"}
-        agent.report("pmi_name", verb="publish", **name)
-        agent.report("pmi_name", verb="lookup", **name)
+        name = {"rank": 0, "service": b"s", "port": b"tag#0$"}
+        agent.report("pmi.asked", verb="publish", **name)
+        agent.report("pmi.asked", verb="lookup", **name)
 
     def answered(agent: Agent, order: Order) -> None:
         if order["line"].startswith(b"cmd=lookup"):
@@ -163,7 +163,7 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         if agent.number == 1:
-            agent.report("pmix_wanted")
+            agent.report("pmix.wanted")
         else:
             _exits_all(agent, order)
 
@@ -176,7 +176,7 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
 
 def _enters_mpi(agent: Agent, order: Order) -> None:
     agent.spawned(order)
-    agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")
+    agent.report("pmi.committed", world=0, fence="WORLD:0", epoch=0, keys=b"")
 
 
 def _run_to_their_end(agent: Agent, order: Order) -> None:
@@ -188,7 +188,7 @@ def test_a_world_that_a_rank_spawns() -> None:
     def begun(agent: Agent, order: Order) -> None:
         if agent.number == 0:
             segments = [[2, [b"child", b"-x"], [[b"host", b"n1"], [b"wdir", b"/d"]]]]
-            agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])
+            agent.report("pmi.spawn_asked", rank=1, segments=segments, preput=[[b"k", b"v"]])
 
     agents = agents_with(
         2,
@@ -209,7 +209,7 @@ def test_a_world_that_a_rank_spawns() -> None:
     pmi = order["pmi"]
     start_name = agents[0].order("start_ranks")["pmi"]["name"]
     assert (pmi["world"], pmi["size"], pmi["name"]) == (1, 2, start_name + b"_1")
-    assert pmi["preput"] == [b"k", b"v"]
+    assert pmi["preput"] == [[b"k", b"v"]]
     assert agents[0].order("answer_rank")["line"] == b"cmd=spawn_result rc=0\n"
     assert played.runner.home(FIRST + 1) == (1, 1)
     assert played.heard.of(mpi_events.WorldPlaced)[0].nodes == (1, 1)
@@ -237,8 +237,8 @@ def test_where_the_ranks_are() -> None:
         if "stacks" in order:
             ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
             number = order["stacks"]["number"]
-            agent.report("stacks", number=number, ranks=ranks, **NOTHING)
-            agent.report("sample", at=1.0, ranks=[], gpus=[], late=False)
+            agent.report("node.stacks", number=number, ranks=ranks, **NOTHING)
+            agent.report("node.sampled", at=1.0, ranks=[], gpus=[], late=False)
             _exits_all(agent, order)
 
     agents = agents_with(2, start_ranks=_waits, sample=sample)
@@ -267,7 +267,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
     def sample(agent: Agent, order: Order) -> None:
         if "stacks" in order:
             ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
-            agent.report("stacks", number=1, ranks=ranks, **NOTHING)
+            agent.report("node.stacks", number=1, ranks=ranks, **NOTHING)
             return
         threading.Thread(target=sampled, args=(agent,), daemon=True).start()
 
@@ -276,7 +276,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
         while not over.wait(0.1):
             at += 0.1
             ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in (0, 1)]
-            agent.report("sample", at=at, ranks=ranks, gpus=[], late=False)
+            agent.report("node.sampled", at=at, ranks=ranks, gpus=[], late=False)
 
     over = threading.Event()
     (agent,) = agents_with(1, start_ranks=start, sample=sample)
@@ -304,7 +304,7 @@ def _writing(until: Callable[[int], bool]) -> Agent:
             time.sleep(0.1)
             ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in (0, 1)]
             # by its clock twice as long: all that it tells is of the time that counts
-            agent.report("sample", at=0.2 * beat, ranks=ranks, gpus=[], late=False)
+            agent.report("node.sampled", at=0.2 * beat, ranks=ranks, gpus=[], late=False)
             agent.writes(0, b"step\n")  # a pause before this is one without samples, too
             if until(beat):
                 break
@@ -439,7 +439,7 @@ def test_standard_input_goes_to_the_host_that_reads(typed: Callable[[bytes], Non
     def take(agent: Agent, order: Order) -> None:
         if not agent.input[-1]:
             agent.takes(sum(map(len, agent.input)))
-            agent.report("input_closed", rank=3, taken=4)
+            agent.report("input.closed", rank=3, taken=4)
             _exits_all(agent, order)
 
     typed(b"some words")

@@ -18,7 +18,7 @@ from simulation.cases import Outcome, Script, simulated
 
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
-from dispatcher.runner.run.report_intake import PATIENCE
+from dispatcher.runner.run.reports import PATIENCE
 from dispatcher.transport.tree.topology import FEWEST, Topology, plan_tree
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate"

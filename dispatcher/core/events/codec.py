@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 from dispatcher.core.events import run_events
-from dispatcher.core.events.run_events import Entry, Event
+from dispatcher.core.events.run_events import Entry, Event, types_of
 from dispatcher.model.frozen import OneOf, Value
 from dispatcher.model.names import size
 
@@ -95,17 +95,6 @@ def reader(wanted: Any) -> _Reader:
     if isinstance(wanted, type) and issubclass(wanted, enum.Enum):
         return _read_enum(wanted)
     return _PLAIN[wanted]
-
-
-def types_of(cls: type[Value]) -> dict[str, Any]:
-    """Field -> its type, also where the module of ``cls`` imports that for type checkers only."""
-    from dispatcher.core.events import collectives, stack_frames, verdicts
-    from dispatcher.plan.job.binding import Topology
-
-    later = {name: vars(verdicts)[name] for name in ("Cause", "ErrorFile")}
-    later |= {"Group": stack_frames.Group, "Topology": Topology}
-    later["Collective"] = collectives.Collective
-    return typing.get_type_hints(cls, localns=later)
 
 
 def _read_value(cls: type[Value]) -> _Reader:

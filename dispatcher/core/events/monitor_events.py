@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Annotated
 
 from dispatcher.core.events.collectives import Collective
 from dispatcher.core.events.run_events import Event, OfAttempt, Remark
-from dispatcher.core.events.stack_frames import Group
+from dispatcher.core.events.stack_frames import HOW, Group
 from dispatcher.core.events.verdicts import Verdict
+from dispatcher.model import bounds
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
@@ -28,15 +30,15 @@ class RankSample(Value):
     seconds since it wrote anything, or started; None in older journals.
     """
 
-    rank: int
-    state: str
-    cpu: float
-    rss: int
-    threads: int
-    processes: int
-    own: tuple[int, ...] | None = None
-    gpus: tuple[int, ...] | None = None
-    silent: float | None = None
+    rank: bounds.Own
+    state: bounds.Letter
+    cpu: bounds.Figure
+    rss: bounds.Size
+    threads: bounds.Size
+    processes: bounds.Size
+    own: bounds.Gpus | None = None
+    gpus: bounds.Gpus | None = None
+    silent: bounds.Figure | None = None
 
 
 @value
@@ -48,16 +50,16 @@ class GpuSample(Value):
     reported since the sample before. Values that it does not report are None.
     """
 
-    index: int
-    utilisation: float | None
-    used: float | None
-    memory: float | None
-    watts: float | None
-    celsius: float | None
-    limit: float | None = None
-    traffic: float | None = None
-    reasons: int | None = None
-    xids: tuple[int, ...] = ()
+    index: bounds.Gpu
+    utilisation: bounds.Figure | None
+    used: bounds.Figure | None
+    memory: bounds.Figure | None
+    watts: bounds.Figure | None
+    celsius: bounds.Figure | None
+    limit: bounds.Figure | None = None
+    traffic: bounds.Figure | None = None
+    reasons: bounds.Size | None = None
+    xids: bounds.Gpus = ()
 
 
 @value
@@ -69,11 +71,11 @@ class NodeSampled(OfAttempt):
     """
 
     node: int
-    at: float
+    at: bounds.Seconds
     ranks: tuple[RankSample, ...]
     gpus: tuple[GpuSample, ...] = ()
     late: bool = False
-    mark: int | None = None
+    mark: bounds.Nanoseconds | None = None
 
 
 @value
@@ -147,19 +149,19 @@ class RankStack(Value):
     pid: the process, on its host. state: the letter of proc(5).
     """
 
-    rank: int
-    pid: int
-    state: str
-    how: str
-    text: bytes
+    rank: bounds.Own
+    pid: bounds.Count
+    state: bounds.State
+    how: Annotated[str, bounds.one_of(*HOW)]
+    text: bounds.Dump
 
 
 @value
 class RankText(Value):
     """Raw text about a rank, cut."""
 
-    rank: int
-    text: bytes
+    rank: bounds.Own
+    text: bounds.Dump
 
 
 @value
@@ -169,10 +171,10 @@ class Flight(Value):
     The bytes are a pickle: dispatch stores them and never reads them.
     """
 
-    rank: int
-    path: str
-    size: int
-    data: bytes
+    rank: bounds.Own
+    path: bounds.Text
+    size: bounds.Size
+    data: bounds.Dump
 
 
 @value
@@ -184,12 +186,17 @@ class NodeStacks(OfAttempt):
     """
 
     node: int
-    number: int
+    number: bounds.Count
     ranks: tuple[RankStack, ...]
-    ras: bytes = b""
+    ras: bounds.Dump = b""
     flights: tuple[Flight, ...] = ()
     recorders: tuple[RankText, ...] = ()
     natives: tuple[RankText, ...] = ()
+
+    def check(self) -> None:
+        """Check that each rank has one file. Raises: ValueError."""
+        if len({one.rank for one in self.flights}) < len(self.flights):
+            raise ValueError("flights: a rank twice")
 
 
 @value

@@ -6,8 +6,11 @@ server there and loads a library. So a host wants it once an attempt, or never.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from dispatcher.core.events.run_events import Event, OfAttempt
-from dispatcher.core.events.verdicts import ErrorFile
+from dispatcher.core.events.verdicts import ErrorFile, read_error_file
+from dispatcher.model import bounds
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
@@ -18,10 +21,10 @@ class PmiCommitted(OfAttempt):
     """All members on the node are in ``fence``; the agent packed their ``keys``."""
 
     node: int
-    world: int
-    fence: str
-    epoch: int
-    keys: bytes
+    world: bounds.Count
+    fence: bounds.Text
+    epoch: bounds.Count
+    keys: Annotated[bytes, bounds.raw(bounds.BODY_LIMIT)]
 
 
 @value
@@ -29,10 +32,10 @@ class PmiAborted(OfAttempt):
     """The rank called MPI_Abort with ``code``; ``text`` is its reason; error: its error file."""
 
     node: int
-    rank: int
-    code: int
-    text: str
-    error: ErrorFile | None = None
+    rank: bounds.Own
+    code: Annotated[int, bounds.between(0, 255)]
+    text: bounds.Text
+    error: Annotated[ErrorFile | None, bounds.made(read_error_file, bounds.error_file)] = None
 
 
 @value
@@ -44,22 +47,28 @@ class PmiAsked(OfAttempt):
     """
 
     node: int
-    rank: int
-    verb: str
-    service: bytes
-    port: bytes
-    ask: int = 0
+    rank: bounds.Own
+    verb: Annotated[str, bounds.one_of("publish", "lookup", "unpublish")]
+    service: Annotated[bytes, bounds.raw(bounds.TEXT_LIMIT, without=b"\n")]
+    port: Annotated[bytes, bounds.raw(bounds.VALUE_LIMIT)]
+    ask: bounds.Size = 0
     wait: bool = False
     once: bool = False
+
+    def check(self) -> None:
+        """Check that only PMIx has long values and conditions. Raises: ValueError."""
+        is_line = len(self.port) <= bounds.TEXT_LIMIT and b"\n" not in self.port
+        if not self.ask and (self.wait or self.once or not is_line):
+            raise ValueError("a request that PMI-1 does not have")
 
 
 @value
 class Segment(Value):
     """A part of a spawn: ``nprocs`` ranks run ``argv``; ``info`` are pairs of key and value."""
 
-    nprocs: int
-    argv: tuple[bytes, ...]
-    info: tuple[tuple[bytes, bytes], ...] = ()
+    nprocs: Annotated[int, bounds.between(0, 1 << 31)]
+    argv: Annotated[tuple[bounds.Word, ...], bounds.at_most(2 * bounds.LIST_LIMIT)]
+    info: tuple[tuple[bounds.Word, bounds.Word], ...] = ()
 
 
 @value
@@ -70,10 +79,10 @@ class PmiSpawnAsked(OfAttempt):
     """
 
     node: int
-    rank: int
+    rank: bounds.Own
     segments: tuple[Segment, ...]
-    preput: tuple[tuple[bytes, bytes], ...] = ()
-    ask: int = 0
+    preput: tuple[tuple[bounds.Bytes, bounds.Bytes], ...] = ()
+    ask: bounds.Size = 0
 
 
 @value
@@ -115,9 +124,9 @@ class PmiWaiting(OfAttempt):
     """
 
     node: int
-    never: tuple[int, ...]
-    absent: tuple[int, ...]
-    seconds: float
+    never: tuple[bounds.Own, ...]
+    absent: tuple[bounds.Own, ...]
+    seconds: bounds.Seconds
     some: bool = False
 
 
@@ -126,8 +135,8 @@ class MpiInside(OfAttempt):
     """The ``ranks`` of the node that are inside MPI; over: those that have finalized it."""
 
     node: int
-    ranks: tuple[int, ...] = ()
-    over: tuple[int, ...] = ()
+    ranks: tuple[bounds.Own, ...] = ()
+    over: tuple[bounds.Own, ...] = ()
 
     GONE = ("inside", "versions")
 
@@ -140,9 +149,9 @@ class MpiFound(OfAttempt):
     """
 
     node: int
-    library: str
-    served: str
-    rank: int = 0
+    library: bounds.Text
+    served: bounds.Text
+    rank: bounds.Own = 0
 
     GONE = ("size",)
 
@@ -156,8 +165,8 @@ class PmixFailed(OfAttempt):
     """
 
     node: int
-    library: str
-    tried: str
+    library: bounds.Text
+    tried: Annotated[str, bounds.words(4 * bounds.WORDS_LIMIT)]
 
 
 def failure(event: PmixFailed, *, alone: bool = False) -> Failure:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
 
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.frozen import Value, fields_of, value
 
 if TYPE_CHECKING:  # a fan-out command has none of these
-    from dispatcher.core.events.verdicts import Cause, ErrorFile
+    from dispatcher.core.events.stack_frames import in_words
+    from dispatcher.core.events.verdicts import Cause, ErrorFile, read_error_file
+    from dispatcher.model import bounds
     from dispatcher.plan.job.binding import Topology
 
 
@@ -33,6 +35,21 @@ class Event(Value):
     def context(self) -> dict[str, Any]:
         """The event's fields as plain values, as the journal has them."""
         return fields_of(self)
+
+
+def types_of(cls: type[Value], *, bounded: bool = False) -> dict[str, Any]:
+    """Field -> its type, also where the module of ``cls`` imports that for type checkers only.
+
+    bounded: with its bounds, see ``model.bounds``.
+    """
+    from dispatcher.core.events import collectives, stack_frames, verdicts
+    from dispatcher.model import bounds
+    from dispatcher.plan.job.binding import Topology
+
+    known = {"Collective": collectives.Collective, "Topology": Topology, "bounds": bounds}
+    known |= {name: vars(stack_frames)[name] for name in ("Group", "in_words")}
+    known |= {name: vars(verdicts)[name] for name in ("Cause", "ErrorFile", "read_error_file")}
+    return get_type_hints(cls, localns=known, include_extras=bounded)
 
 
 @value
@@ -80,7 +97,8 @@ class NodeReady(OfAttempt):
 
     node: int
     facts: Facts
-    problems: tuple[tuple[str, str], ...] = ()
+    problems: tuple[tuple[bounds.Text, bounds.Text], ...] = ()
+    attempt: Annotated[int, bounds.between(0, 1 << 16)] = dataclasses.field(default=0, kw_only=True)
 
 
 @value
@@ -88,7 +106,7 @@ class NodeProbed(OfAttempt):
     """The node has tried to reach node 0; ``reached`` are the addresses that answered."""
 
     node: int
-    reached: tuple[str, ...]
+    reached: tuple[bounds.Text, ...]
 
 
 @value
@@ -111,7 +129,7 @@ class NodeDying(Event):
     """The agent ends its ranks by its own decision, ``why``; its link will end, too."""
 
     node: int
-    why: str
+    why: bounds.Words
 
 
 @value
@@ -129,10 +147,10 @@ class NodeSwept(OfAttempt):
     """
 
     node: int
-    killed: int
-    left: tuple[int, ...] = ()
-    mark: int | None = None
-    stuck: tuple[str, ...] = ()
+    killed: bounds.Count
+    left: tuple[bounds.Pid, ...] = ()
+    mark: bounds.Nanoseconds | None = None
+    stuck: tuple[Annotated[str, bounds.made(in_words, bounds.a_text)], ...] = ()
 
 
 @value
@@ -154,7 +172,7 @@ class NodeNoticed(Event):
     """The agent has a ``text`` for the user."""
 
     node: int
-    text: str
+    text: bounds.Words
 
 
 @value
@@ -162,8 +180,8 @@ class RankSpawned(OfAttempt):
     """The rank's program is running as process ``pid`` of its host."""
 
     node: int
-    rank: int
-    pid: int
+    rank: bounds.Own
+    pid: bounds.Pid
 
 
 @value
@@ -186,10 +204,10 @@ class RankFailedToStart(OfAttempt):
     """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
 
     node: int
-    rank: int
-    errno: int
-    step: str
-    what: str
+    rank: bounds.Own
+    errno: Annotated[int, bounds.between(0, 4095)]
+    step: bounds.Text
+    what: bounds.Text
 
 
 @value
@@ -202,11 +220,11 @@ class RankExited(OfAttempt):
     """
 
     node: int
-    rank: int
-    status: int
-    error: ErrorFile | None = None
-    hint: str = ""
-    mpi: str = ""
+    rank: bounds.Own
+    status: Annotated[int, bounds.between(-64, 255)]
+    error: Annotated[ErrorFile | None, bounds.made(read_error_file, bounds.error_file)] = None
+    hint: bounds.Text = ""
+    mpi: Annotated[str, bounds.one_of("", "never", "inside", "open")] = ""
 
 
 @value
@@ -214,7 +232,7 @@ class RankLeaked(OfAttempt):
     """The rank ended but another process held its output open; the pipes were cut."""
 
     node: int
-    rank: int
+    rank: bounds.Own
 
 
 @value
@@ -233,8 +251,8 @@ class InputClosed(OfAttempt):
     """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
 
     node: int
-    rank: int
-    taken: int
+    rank: bounds.Own
+    taken: bounds.Size
 
 
 @value
@@ -456,23 +474,23 @@ class Facts(Value):
     ifaces: (address, network interface) where the host's own name is a loopback address.
     """
 
-    hostname: str
-    pid: int
-    python: str
-    cores: int
-    gpus: int
-    addresses: tuple[str, ...]
-    machine: str
-    error_folder: str | None = None
-    port: int | None = None
-    mark: int | None = None
-    script: int | None = None
-    code: tuple[tuple[str, int], ...] = ()
-    room: tuple[int | None, int | None] = (None, None)
-    visible: str | None = None
+    hostname: bounds.HostName
+    pid: bounds.Count
+    python: bounds.Text
+    cores: Annotated[int, bounds.between(1, 1 << 16)]
+    gpus: bounds.Gpu
+    addresses: Annotated[tuple[bounds.Address, ...], bounds.at_most(bounds.MOST_ADDRESSES)]
+    machine: bounds.Text
+    error_folder: bounds.Text | None = None
+    port: Annotated[int | None, bounds.between(1, 65535)] = None
+    mark: bounds.Nanoseconds | None = None
+    script: bounds.Sum | None = None
+    code: tuple[tuple[bounds.Text, bounds.Sum], ...] = ()
+    room: tuple[bounds.Nanoseconds | None, bounds.Nanoseconds | None] = (None, None)
+    visible: bounds.Text | None = None
     self_fencing: bool = False
     topology: Topology | None = None
-    ifaces: tuple[tuple[str, str], ...] = ()
+    ifaces: tuple[tuple[bounds.Text, Annotated[str, bounds.text(15)]], ...] = ()
 
 
 @value

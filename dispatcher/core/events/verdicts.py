@@ -357,8 +357,3 @@ class Verdict(Value):
     def ok(self) -> bool:
         """Whether every planned rank ran and exited with 0."""
         return self.cause is None
-
-
-def exit_code(cause: Cause | None) -> int:
-    """The exit code of dispatch after ``cause``, None for a good end."""
-    return errors.OK if cause is None else cause.exit_code

@@ -526,7 +526,7 @@ class AttemptMachine:
         self.deadlines.clear()
         verdict = verdicts.Verdict(
             cause=cause,
-            exit_code=verdicts.exit_code(cause),
+            exit_code=0 if cause is None else cause.exit_code,
             world_size=len(self.plan.ranks),
             statuses=dict(self._ranks.statuses),
             lost=dict(self._lost),

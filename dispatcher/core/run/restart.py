@@ -8,7 +8,6 @@ which is sooner. docs/design/restarts.md has its times and reasons.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, CheckOrphans
@@ -38,19 +37,6 @@ def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str |
         return None
     made = f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
     return cause.no_restart or made
-
-
-def blamed(cause: verdicts.Cause | None) -> int | None:
-    """The node on which ``cause`` happened; None where it is not a single one."""
-    return getattr(cause, "node", None)
-
-
-def outward(cause: verdicts.Cause, assigned: Sequence[int]) -> verdicts.Cause:
-    """``cause`` with the number of the host in place of the plan's node."""
-    if isinstance(cause, verdicts.Rejected):
-        return replace(cause, failures={assigned[n]: f for n, f in cause.failures.items()})
-    node = blamed(cause)
-    return cause if node is None else replace(cause, node=assigned[node])  # type: ignore[arg-type]
 
 
 def fence(limits: Limits, *, self_fencing: bool = False) -> float:

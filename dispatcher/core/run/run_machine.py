@@ -29,7 +29,7 @@ from dataclasses import replace
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.run_events import NodeCleared
+from dispatcher.core.events.mpi_events import WorldPlaced
 from dispatcher.core.interrupts import KEYS, Pause
 from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import (
@@ -168,7 +168,7 @@ class RunMachine:
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
-        if isinstance(event, NodeCleared):
+        if isinstance(event, ev.NodeCleared):
             self.hosts.fenced.pop(host, None)
             return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
@@ -308,7 +308,10 @@ class RunMachine:
                 case act.Tell(ev.RanksPlaced() as event):
                     out.append(act.Tell(replace(event, restart=self.restarts)))
                 case act.Tell(event):
-                    out.append(act.Tell(self._assigned.outward(event)))
+                    told = for_hosts(event, self._assigned.hosts)
+                    if isinstance(told, WorldPlaced):
+                        self._assigned.spawned(told)
+                    out.append(act.Tell(told))
                 case act.StartRanks(plan):
                     self._arm(plan, action.node, now)
                     out.append(replace(action, restart=self.restarts))
@@ -413,7 +416,7 @@ class RunMachine:
                 self.hosts.await_return(hosts[node], now)
         self.hosts.over |= {hosts[node] for node in self._job.overslept}
         actions = self._let_go((hosts[node] for node in verdict.lost), now)
-        blamed = restart.blamed(cause)
+        blamed = getattr(cause, "node", None)
         if blamed is not None and blamed not in self._job.overslept:
             self.hosts.faults[hosts[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, self._job.interrupted)
@@ -450,8 +453,7 @@ class RunMachine:
         if self._budget.began is None:
             return []
         wait = max(self._not_before, self.hosts.dead_at()) - now
-        known = restart.outward(cause, self._assigned.hosts)
-        number = self.restarts + 1
+        known, number = for_hosts(cause, self._assigned.hosts), self.restarts + 1
         most, wait = self._rules.most, max(0.0, wait)
         return [act.Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
 
@@ -484,7 +486,7 @@ class RunMachine:
             why = self.hosts.out.get(self._assigned.hosts[node], "it cannot be used any more")
             known = verdict.lost.get(node, Failure(Kind.LOST, why))
             cause = verdicts.NodeFailed(node, known)
-            code = verdicts.exit_code(cause)
+            code = cause.exit_code
             self._verdict = replace(
                 verdict, cause=cause, exit_code=code, statuses={}, before=(), ended={}
             )
@@ -560,7 +562,7 @@ class RunMachine:
         """End the run for ``cause`` between two attempts (R-2)."""
         self._note_attempt()
         size = len(self.plan.ranks)
-        self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
+        self._verdict = verdicts.Verdict(cause, cause.exit_code, size)
         return self._close(INTERRUPTED, None, now)
 
     def _warn(self) -> list[act.Action]:

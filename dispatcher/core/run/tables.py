@@ -17,18 +17,19 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Action, ReleaseFence
+from dispatcher.core.events.mpi_events import WorldPlaced
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
 from dispatcher.core.run.restart import Assignment, assign_hosts
+from dispatcher.model.frozen import Value
 from dispatcher.model.names import plural
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
 
 K = TypeVar("K", bound=Hashable)
+V = TypeVar("V", bound=Value)
 
 
 class Deadlines(dict[K, float]):
@@ -320,16 +321,10 @@ class Assigned:
         for local, rank in enumerate(plan.nodes[node].ranks):
             self.homes[rank] = (self.hosts[node], local)
 
-    def outward(self, event: ev.Event) -> ev.Event:
-        """Replace the nodes in an attempt's own event by hosts."""
-        match event:
-            case mpi_events.WorldPlaced(_, _, first, nodes):
-                for rank, node in enumerate(nodes):
-                    self.homes[first + rank] = (self.hosts[node], rank)
-                return replace(event, nodes=tuple(self.hosts[node] for node in nodes))
-            case mpi_events.SpawnRefused(node) | ev.NodeNoticed(node):
-                return replace(event, node=self.hosts[node])
-        return event
+    def spawned(self, world: WorldPlaced) -> None:
+        """Note that the ranks of ``world`` are about to be started on its hosts."""
+        for rank, host in enumerate(world.nodes):
+            self.homes[world.first + rank] = (host, rank)
 
     def next(self, plan: JobPlan, table: HostTable, most: int, *, distinct: bool) -> Assignment:
         """Choose the hosts of the next attempt, after ``plan``.
@@ -366,9 +361,9 @@ class Assigned:
         return told
 
 
-def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
-    """Replace the nodes in an attempt's ``action`` by the hosts that have them."""
-    if isinstance(action, ReleaseFence):
-        return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
-    node = action.node  # type: ignore[attr-defined]
-    return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]
+def for_hosts(it: V, assigned: Sequence[int]) -> V:
+    """Replace the nodes in an attempt's action, event or cause by the hosts that have them."""
+    node, nodes = vars(it).get("node"), vars(it).get("nodes")
+    if nodes is not None:
+        return replace(it, nodes=tuple(assigned[node] for node in nodes))
+    return it if node is None or assigned[node] == node else replace(it, node=assigned[node])

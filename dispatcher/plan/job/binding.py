@@ -13,12 +13,15 @@ import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job.devices import NodePlan, visible_devices
 from dispatcher.plan.job.placement import MapBy
+
+if TYPE_CHECKING:
+    from dispatcher.model import bounds
 
 #: --bind-to, --mem-bind
 BindTo = Literal["auto", "none", "core", "socket", "numa", "gpu"]
@@ -55,12 +58,12 @@ class Topology(Value):
     nodes: NUMA node -> its CPUs. gpus: in CUDA's order. cores, sockets: where they are asked for.
     """
 
-    allowed: str
-    nodes: tuple[tuple[int, str], ...] = ()
-    cores: tuple[str, ...] = ()
-    gpus: tuple[Device, ...] = ()
-    nics: tuple[Device, ...] = ()
-    sockets: tuple[str, ...] = ()
+    allowed: bounds.Text
+    nodes: tuple[tuple[Annotated[int, bounds.between(0, bounds.MOST_NODE)], bounds.Text], ...] = ()
+    cores: tuple[bounds.Text, ...] = ()
+    gpus: tuple[tuple[bounds.Text, bounds.Node, bounds.Text], ...] = ()
+    nics: tuple[tuple[bounds.Text, bounds.Node, bounds.Text], ...] = ()
+    sockets: tuple[bounds.Text, ...] = ()
 
     def check(self) -> None:
         """Check that a kernel could report all of it. Raises: ValueError."""

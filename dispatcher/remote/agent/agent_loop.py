@@ -134,7 +134,7 @@ class Loop:
         self.first.append(frames.encode(frames.TAKEN, frames.COUNT.pack(count)))
 
     def do_prepare(self, message: dict[str, Any]) -> None:
-        """Look at the host, reserve the port, answer ``ready``."""
+        """Look at the host, reserve the port, report the host's facts."""
         self.cwd, self.token = message["cwd"], message["token"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             own_folder.remove(self.error_folder)
@@ -147,7 +147,7 @@ class Loop:
         self.no_failure_yet = True
         if passed_over := os.environ.pop("DISPATCH_AGENT_PYTHON", ""):
             text = "--agent-python %s does not work on this host; the agent runs on %s"
-            self.do_send("notice", {"text": text % (passed_over, sys.executable)})
+            self.do_send("node.noticed", {"text": text % (passed_over, sys.executable)})
         if self.pmi is not None:
             self.pmi.close_ports()
         self.pmi = None
@@ -169,7 +169,7 @@ class Loop:
             )
         found = {**host_facts.gather(message["check"]), **facts}
         found["error_folder"] = self.error_folder
-        found["self_fencing"] = int(self.peer is not None)
+        found["self_fencing"] = self.peer is not None
         wanted = message["reserve"]
         before, self.rendezvous = self.rendezvous, None
         if before is not None:
@@ -189,7 +189,8 @@ class Loop:
         if before is not None:
             before.close()  # only now, so that a port of the kernel's choice is another
         self.do_send(
-            "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
+            "node.ready",
+            {"attempt": message.get("attempt", 0), "facts": found, "problems": problems},
         )
         self.flush()
         self.guardian.alive()
@@ -230,7 +231,7 @@ class Loop:
         from dispatcher.remote.agent.rendezvous_port import probe
 
         reached = probe(message["addresses"], message["port"], self.token, message["seconds"])
-        self.do_send("probed", {"reached": reached})
+        self.do_send("node.probed", {"reached": reached})
 
     def do_start_ranks(self, message: dict[str, Any]) -> None:
         """Start the ranks of the plan."""
@@ -246,7 +247,7 @@ class Loop:
         self.do_spawn_ranks(message)
 
     def do_spawn_ranks(self, message: dict[str, Any]) -> None:
-        """Start the ranks of a world; each is answered by ``spawned`` or ``failed``."""
+        """Start the ranks of a world; the launcher hears about each of them."""
         base = process.scrubbed(os.environb.items(), message["scrub"])
         base.update(message["common"])
         pmi = message.get("pmi")
@@ -270,7 +271,7 @@ class Loop:
                 started = self.spawn(rank, process.locate(argv, *where[1:]), own, cwd)
             except process.SpawnError as error:
                 self.do_send(
-                    "failed",
+                    "rank.failed_to_start",
                     {"rank": rank, "errno": error.errno, "step": error.step, "what": error.what},
                 )
                 continue
@@ -287,7 +288,7 @@ class Loop:
 
     def show_life(self) -> float:
         """Tell the launcher and the guardian, in the middle of long work; the time now."""
-        self.do_send("beat", {})
+        self.do_send("node.heard", {})
         self.flush()
         self.guardian.alive()
         return monotonic()
@@ -302,7 +303,7 @@ class Loop:
             self.sampler.begin(message, ranks, self.error_folder, self.mark)
             self.poll.add(self.sampler.fd, lambda *_: self.read_sampler())
         except OSError as error:
-            self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
+            self.do_send("node.noticed", {"text": "nothing is sampled: %s" % error.strerror})
 
     def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
         """Start one rank, with its PMI connection and its input. Raises: SpawnError."""
@@ -320,7 +321,7 @@ class Loop:
             with Bound(*self.bind[rank]) as bound:
                 if bound.refused:
                     text = "rank %d is not bound as planned: %s" % (rank, bound.refused)
-                    self.do_send("notice", {"text": text})
+                    self.do_send("node.noticed", {"text": text})
                 return process.spawn(rank, argv, env, cwd, keep, stdin)
         except (process.SpawnError, OSError) as error:
             if self.pmi is not None:
@@ -349,12 +350,12 @@ class Loop:
             known = {found[:2] for found in self.pmi.mpis.values()}
             self.pmi.mpis[rank] = found = served, loaded(pid) or library, pid
             if found[:2] not in known:
-                self.do_send("mpi", {"rank": rank, "library": found[1], "served": served})
+                self.do_send("mpi.found", {"rank": rank, "library": found[1], "served": served})
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank that sent invalid data to the PMI server."""
         name = self.pmi.replies().name(rank) if self.pmi is not None else rank
-        self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
+        self.do_send("node.noticed", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
         if member is not None and member.status is None:
             proctree.send_signal(-member.pid, signal.SIGKILL)
@@ -515,7 +516,7 @@ class Loop:
         del self.ranks[member.rank]
         if member.left_out:
             text = "rank %d: %d bytes that its MPI logged are left out"
-            self.do_send("notice", {"text": text % (member.rank, member.left_out)})
+            self.do_send("node.noticed", {"text": text % (member.rank, member.left_out)})
         self.tell(("drained", member.rank))
 
     def queue_output(self, frame: bytes) -> None:
@@ -555,7 +556,7 @@ class Loop:
                 elif self.stdin is not None:
                     self.act(self.stdin.feed(frame.body))
         except (frames.WireError, PackError) as error:
-            self.do_send("notice", {"text": "bad order: %s" % error})
+            self.do_send("node.noticed", {"text": "bad order: %s" % error})
             self.lose_link()
 
     def lose_link(self) -> None:

@@ -14,7 +14,7 @@
 * N-2  a lost lifeline (end of the link, silence beyond the lease, a signal to the agent) ends
   every rank: TERM and CONT, then KILL of all descendants after ``lifeline_grace`` seconds, or as
   soon as every rank has ended
-* N-3  every rank that was spawned is reported ``exited`` exactly once
+* N-3  every rank that was spawned is reported ``rank.exited`` exactly once
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another process still holds
   them and output is not being held back for credit
 * N-5  a further attempt is prepared only when nothing of the last attempt is left
@@ -24,8 +24,8 @@
   are a lost lifeline long before the lease runs out
 
 Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
-("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
-("tick",). Actions (tuples) are the ``do_*`` of ``agent_loop``.
+("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) ·
+("swept", killed, left, mark, stuck). Actions (tuples) are the ``do_*`` of ``agent_loop``.
 """
 
 from __future__ import annotations
@@ -144,21 +144,31 @@ class Node:
             self.deadlines.pop("lease", None)
             self.deadlines.pop("peer", None)
             watch: list[Action] = [("watch_peer", False)] if self.watches else []
-            return [*watch, ("signal_ranks", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
+            return [
+                *watch,
+                ("signal_ranks", sorted(self.alive), SIGSTOP),
+                ("send", "node.paused", {}),
+            ]
         if kind == "resume_ranks":
             self.paused = False
             self.deadlines["lease"] = now + self.lease
             watch = [("watch_peer", True)] if self.watches else []
-            return [*watch, ("signal_ranks", sorted(self.alive), SIGCONT), ("send", "beat", {})]
+            return [
+                *watch,
+                ("signal_ranks", sorted(self.alive), SIGCONT),
+                ("send", "node.heard", {}),
+            ]
         if kind == "finish":
             self.state = OVER
             self.deadlines.clear()
             return [("sweep",)]
-        return [("send", "notice", {"text": "order %r ignored while %s" % (kind, self.state)})]
+        return [
+            ("send", "node.noticed", {"text": "order %r ignored while %s" % (kind, self.state)})
+        ]
 
     def _on_spawned(self, now: float, pairs: list[list[int]]) -> list[Action]:
         self.alive.update(rank for rank, _ in pairs)
-        return [("send", "spawned", {"pids": pairs})]
+        return [("send", "rank.spawned", {"pids": pairs})]
 
     def _on_exited(
         self, now: float, rank: int, status: int, why: dict[str, Any] | None = None
@@ -169,7 +179,7 @@ class Node:
         self.draining.add(rank)
         self.deadlines["drain", rank] = now + DRAIN
         told = {"rank": rank, "status": status, **(why or {})}
-        actions: list[Action] = [("send", "exited", told)]
+        actions: list[Action] = [("send", "rank.exited", told)]
         if not self.alive and "kill" in self.deadlines:  # N-2: no rank is left to wait for
             del self.deadlines["kill"]
             actions.append(("sweep",))
@@ -186,7 +196,7 @@ class Node:
         self.state = DYING
         self.deadlines.clear()
         # the launcher may still read, and must know that ranks which fail now are not to blame
-        actions: list[Action] = [("send", "dying", {"why": why})]
+        actions: list[Action] = [("send", "node.dying", {"why": why})]
         if not self.alive:
             return [*actions, ("sweep",)]
         self.deadlines["kill"] = now + self.lifeline_grace
@@ -194,21 +204,12 @@ class Node:
         return [*actions, ("signal_ranks", alive, SIGTERM), ("signal_ranks", alive, SIGCONT)]
 
     def _on_swept(
-        self,
-        now: float,
-        killed: int,
-        left: list[int],
-        mark: int | None = None,
-        stuck: list[str] | None = None,
+        self, now: float, killed: int, left: list[int], mark: int | None, stuck: list[str]
     ) -> list[Action]:
         if self.state == DYING:
             return [("exit", EXIT_LIFELINE)]
-        fields: dict[str, Any] = {"killed": killed, "left": left}
-        if mark is not None:
-            fields["mark"] = mark
-        if stuck:
-            fields["stuck"] = stuck
-        actions: list[Action] = [("send", "swept", fields)]
+        fields = {"killed": killed, "left": left, "mark": mark, "stuck": stuck}
+        actions: list[Action] = [("send", "node.swept", fields)]
         return [*actions, ("exit", EXIT_OK)] if self.state == OVER else actions
 
     # -- deadlines ------------------------------------------------------------
@@ -216,7 +217,7 @@ class Node:
     def _due(self, name: Key, now: float) -> list[Action]:
         if isinstance(name, tuple):
             if not self.held_back:
-                return [("send", "leaked", {"rank": name[1]}), ("cut", name[1])]
+                return [("send", "rank.leaked", {"rank": name[1]}), ("cut", name[1])]
             self.deadlines[name] = now + DRAIN
             return []
         if name == "lease":
@@ -227,9 +228,9 @@ class Node:
         if name == "peer":
             first, self.in_doubt = not self.in_doubt, True
             self.deadlines["peer"] = now + 1.0
-            return [("ask_peer", first), ("send", "beat", {})]
+            return [("ask_peer", first), ("send", "node.heard", {})]
         self.deadlines["beat"] = now + self.heartbeat
         if self.in_doubt:
             return []  # of this the guardian thinks for itself
         # a stopped launcher does not read, and beats would pile up
-        return [("alive",)] if self.paused else [("send", "beat", {}), ("alive",)]
+        return [("alive",)] if self.paused else [("send", "node.heard", {}), ("alive",)]

@@ -98,7 +98,7 @@ class Stdin:
     def _leave(self, rank: int) -> list[Action]:
         taken = self.places[rank] - unread(self.ends[rank])
         self.close(rank)
-        return [("send", "input_closed", {"rank": rank, "taken": taken})]
+        return [("send", "input.closed", {"rank": rank, "taken": taken})]
 
     def _settle(self) -> list[Action]:
         """Drop the bytes that all readers have taken; give credit for them."""

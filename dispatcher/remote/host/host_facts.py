@@ -80,7 +80,7 @@ def judged(
     if error:
         raise RuntimeError(_text(error))
     silent = ["silent", "%s: its file system does not answer" % _text(path)]
-    return {"script": None, "code": [], "tmp": None, "shm": None}, [silent]
+    return {"script": None, "code": [], "room": [None, None]}, [silent]
 
 
 def may_hang(mounts: str = "/proc/self/mounts") -> bool:
@@ -99,8 +99,7 @@ def places(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
     tmp = os.environb.get(b"TMPDIR") or b"/tmp"
     about(tmp)
     return {
-        "tmp": free_space(tmp),
-        "shm": free_space(b"/dev/shm"),
+        "room": [free_space(tmp), free_space(b"/dev/shm")],
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
     }

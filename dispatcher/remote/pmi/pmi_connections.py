@@ -107,7 +107,7 @@ class PmiConnections(PmiState):
             return []
         self.poll.remove(self.listener.fileno())
         self.spoken = True
-        return [("send", "pmix_wanted", {})]
+        return [("send", "pmix.wanted", {})]
 
     def close_ports(self) -> None:
         """Close the ports, because all ranks are dead and no connection can come."""

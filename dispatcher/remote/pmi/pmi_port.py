@@ -104,7 +104,7 @@ class PmiPort:
             return []
         last = "; later refusals are not reported" if self.n_notices == MOST_NOTICES else ""
         text = "MPI: a connection to the PMI port was refused: %s%s" % (why, last)
-        return [("send", "notice", {"text": text})]
+        return [("send", "node.noticed", {"text": text})]
 
     def _send_away(self, fd: int) -> None:
         del self.unauthenticated[fd]

@@ -60,7 +60,7 @@ class PmiReplies:
             self.bridge = PmixBridge(state, state.worlds[0], state.listener, message, self.reply)
             return self.bridge.begin(client, 0.0)
         if kind == "query_inside":
-            return [("send", "mpi_inside", find_inside(state, message))]
+            return [("send", "mpi.inside", find_inside(state, message))]
         if kind == "share_world" or message.get("ask"):
             if self.bridge is None:
                 return []
@@ -118,7 +118,7 @@ class PmiReplies:
         for action in actions:
             if action[0] != "reply":
                 others.append(action)
-                if action[1] == "pmi_abort":
+                if action[1] == "pmi.aborted":
                     from dispatcher.remote.host.failure_info import error_of
 
                     action[2].update(error_of(self.state.folder, action[2]["rank"]))
@@ -142,14 +142,14 @@ def serving(world: World) -> Server:
 
 
 def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
-    """The contents of ``mpi_inside``. message: the order, see ``protocol.frames``."""
+    """The contents of ``mpi.inside``. message: the order, see ``protocol.frames``."""
     inside, over = [], []
     for rank, (_, path, pid) in sorted(state.mpis.items()):
         if state.standing(rank) == "inside":
             inside.append(rank)
             if message["over"] and _is_over(path, pid):
                 over.append(rank)
-    return {"inside": inside, "over": over}
+    return {"ranks": inside, "over": over}
 
 
 def _is_over(path: str, pid: int) -> bool:

@@ -71,7 +71,7 @@ class Server:
     (of the world's keys, unique on every host), size (ranks of the world), mapping (the value of
     ``PMI_process_mapping``), patience (seconds after which a rank that others wait for is
     reported); perhaps universe (how many ranks the hosts have room for), apps (ranks of each
-    program in turn), preput (keys and values that are there from the start).
+    program in turn), preput (pairs of key and value that are there from the start).
     """
 
     def __init__(self, job: dict[str, Any], ranks: list[int]) -> None:
@@ -89,8 +89,7 @@ class Server:
             b"get_my_kvsname": b"my_kvsname rc=0 kvsname=" + self.name,
             b"get_universe_size": b"universe_size rc=0 size=%d" % universe,
         }
-        preput = job.get("preput") or []
-        self.store: dict[bytes, bytes] = dict(zip(preput[::2], preput[1::2]))
+        self.store: dict[bytes, bytes] = dict(job.get("preput") or ())
         if 0 < len(job["mapping"]) <= VALUE_LIMIT:
             self.store[b"PMI_process_mapping"] = job["mapping"]
         self.store_size = 0
@@ -170,7 +169,7 @@ class Server:
         absent = [] if key == b"init" else [rank for rank in missing if rank not in never]
         if not never and not absent:
             return []
-        return [("send", "pmi_waiting", {"never": never, "absent": absent, "seconds": seconds})]
+        return [("send", "pmi.waiting", {"never": never, "absent": absent, "seconds": seconds})]
 
     # -- time ---------------------------------------------------------------------
 
@@ -279,7 +278,7 @@ class Server:
             number = 1
         text = fields.get(b"message", b"").decode("utf-8", "backslashreplace")[:1000]
         text = "" if text == "abort" else text  # MPICH sends this word if it has no text
-        return [("send", "pmi_abort", {"rank": rank, "code": number, "text": text})]
+        return [("send", "pmi.aborted", {"rank": rank, "code": number, "text": text})]
 
     # -- names (the launcher keeps them) ----------------------------------------------
 
@@ -291,8 +290,8 @@ class Server:
             return _reply(rank, b"publish_result rc=1 msg=port_with_space")
         peer.asked = True
         verb = fields[b"cmd"].split(b"_")[0].decode()
-        name = {"rank": rank, "verb": verb, "service": service, "address": port}
-        return [("send", "pmi_name", name)]
+        name = {"rank": rank, "verb": verb, "service": service, "port": port}
+        return [("send", "pmi.asked", name)]
 
     # -- spawn ----------------------------------------------------------------------
 
@@ -307,7 +306,7 @@ class Server:
         request, peer.spawn = peer.spawn, None
         peer.asked = True
         fields = {"rank": rank, "segments": request.segments, "preput": request.preput}
-        return [("send", "pmi_spawn", fields)]
+        return [("send", "pmi.spawn_asked", fields)]
 
     # -- fences -----------------------------------------------------------------------
 
@@ -357,7 +356,7 @@ class Server:
         fence.sent = len(self.puts)
         fence.committed = True
         fields = {"world": self.world, "fence": key.decode(), "epoch": fence.epoch, "keys": packet}
-        return [("send", "pmi_fence", fields)]
+        return [("send", "pmi.committed", fields)]
 
     def _open(self, key: bytes, fence: Fence) -> list[Action]:
         line = b"cmd=barrier_out tag=%s\n" % key.rpartition(b":")[2]

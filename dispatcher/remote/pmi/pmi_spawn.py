@@ -35,7 +35,7 @@ class Request:
         self.fields: dict[bytes, bytes] | None = {}  # of the segment being read
         self.last = b""  # the name that the latest line gave a value
         self.segments: list[list[Any]] = []
-        self.preput: list[bytes] = []
+        self.preput: list[list[bytes]] = []
 
     def feed(self, line: bytes) -> bool:
         """Take a line; True when the request is complete. Raises: ValueError, saying why."""
@@ -70,7 +70,7 @@ class Request:
         info = _items(fields, b"info_num", 0, b"info_key_%d", b"info_val_%d")
         if not self.segments:  # only the first has them
             for pair in _items(fields, b"preput_num", 0, b"preput_key_%d", b"preput_val_%d"):
-                self.preput += pair
+                self.preput.append(pair)
         count = _number(fields, b"nprocs", 1 << 31)
         self.segments.append([count, [fields.get(b"execname", b""), *argv], info])
         if _number(fields, b"spawnssofar", SEGMENT_LIMIT) != len(self.segments) or not (

@@ -205,7 +205,7 @@ class PmixBridge:
         if not never and not absent:
             return []
         fields = {"never": never, "absent": absent, "seconds": seconds, "some": len(absent) > 1}
-        return [("send", "pmi_waiting", fields)]
+        return [("send", "pmi.waiting", fields)]
 
     def tick(self, now: float) -> list[Action]:
         """Reports that are due: of ranks that have never come, and of aborts."""
@@ -243,7 +243,7 @@ class PmixBridge:
     def _abort(self, now: float, rank: int, code: int, text: str) -> list[Action]:
         text = "" if text == "N/A" else text  # Open MPI 4 sends this word if it has no text
         fields = {"rank": rank, "code": code & 0xFF, "text": text}
-        self.aborts.append((now + HESITATION, ("send", "pmi_abort", fields)))
+        self.aborts.append((now + HESITATION, ("send", "pmi.aborted", fields)))
         self._set_due()
         return []
 
@@ -254,13 +254,13 @@ class PmixBridge:
         self, now: float, id: int, rank: int, verb: str, key: bytes, value: bytes, **how: bool
     ) -> list[Action]:
         self.asked[id] = rank
-        fields = {"rank": rank, "ask": id, "verb": verb, "service": key, "address": value}
-        return [("send", "pmi_name", {**fields, **how})]
+        fields = {"rank": rank, "ask": id, "verb": verb, "service": key, "port": value}
+        return [("send", "pmi.asked", {**fields, **how})]
 
     def _spawn(self, now: float, id: int, rank: int, segments: list[Any]) -> list[Action]:
         self.asked[id] = rank
         fields = {"rank": rank, "ask": id, "segments": segments, "preput": []}
-        return [("send", "pmi_spawn", fields)]
+        return [("send", "pmi.spawn_asked", fields)]
 
     def _group(
         self, now: float, id: int, verb: str, name: bytes, members: Members, data: bytes
@@ -280,11 +280,11 @@ class PmixBridge:
         fence = world, group + tag
         if fence in self.waiting or max(len(packet) - PACKET_LIMIT, len(fence[1]) - NAME_LIMIT) > 0:
             text = "MPI: a fence of %d bytes cannot be sent" % (len(packet) + len(fence[1]))
-            return [("send", "notice", {"text": text}), *self._answer(id, OUT_OF_RESOURCE)]
+            return [("send", "node.noticed", {"text": text}), *self._answer(id, OUT_OF_RESOURCE)]
         self.waiting[fence] = id
         epoch = self.epochs.get(fence, 0)
         fields = {"world": world, "fence": fence[1], "epoch": epoch, "keys": packet}
-        return [("send", "pmi_fence", fields)]
+        return [("send", "pmi.committed", fields)]
 
     def _who_meet(self, members: Members) -> tuple[int, str]:
         """World and ranks that meet; 0 and the job's numbers if of several. Raises: KeyError."""
@@ -304,15 +304,15 @@ class PmixBridge:
         self.state.finalized |= self.state.connected or {-1}  # their end need not be reported
         if not mpi:  # no rank needs the process that connected
             text = "MPI: PMIx was asked for and cannot be served: %s" % why
-            return [("send", "notice", {"text": text})]
-        return [("send", "pmix_failed", {"library": mpi, "tried": why})]
+            return [("send", "node.noticed", {"text": text})]
+        return [("send", "pmix.failed", {"library": mpi, "tried": why})]
 
     def _log(self, now: float, id: int, rank: int, texts: list[Any]) -> list[Action]:
         self._answer(id, 0 if texts else NOT_SUPPORTED)
         return [("output", rank, stream, text) for stream, text in texts]
 
     def _notice(self, now: float, text: str) -> list[Action]:
-        return [("send", "notice", {"text": text})]
+        return [("send", "node.noticed", {"text": text})]
 
     def _answer(self, id: int, status: int, data: bytes = b"", number: int = 0) -> list[Action]:
         """Answer request ``id`` of the serving process, with ``data`` if ``status`` is 0."""
@@ -343,7 +343,7 @@ class PmixBridge:
         self.link = -1
         if self.state.finalized >= self.state.connected and self.state.finalized:
             return []
-        return [("send", "pmix_failed", {"library": "", "tried": ""})]
+        return [("send", "pmix.failed", {"library": "", "tried": ""})]
 
 
 def _spans(ranks: Iterable[int]) -> str:

@@ -85,9 +85,9 @@ class Sampler:
             data = os.read(self.fd, 65536)
             if data:
                 bodies = [unpack(frame.body) for frame in self.decoder.feed(data)]
-                wanted = [body for body in bodies if not drop or body["type"] != "sample"]
+                wanted = [body for body in bodies if not drop or body["type"] != "node.sampled"]
                 for body in wanted:
-                    if body["type"] == "sample":
+                    if body["type"] == "node.sampled":
                         body["ranks"] = [[*row, self.silence(row[0])] for row in body["ranks"]]
                 return [("send", body.pop("type"), body) for body in wanted]
         except BlockingIOError:
@@ -97,7 +97,9 @@ class Sampler:
         self.stop()
         if not self.seconds:
             return []  # its one report was sent
-        return [("send", "notice", {"text": "the sampler ended; nothing is sampled any more"})]
+        return [
+            ("send", "node.noticed", {"text": "the sampler ended; nothing is sampled any more"})
+        ]
 
     def stop(self) -> set[int]:
         """Sample no more; the pids that end by this, or did when it ended by itself."""
@@ -136,7 +138,10 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
         for row in found:
             row += usage.gpus_of(of_ranks.place(row[0]), seen)
         rows = [gpu[:8] + gpu[9:] for gpu in seen]
-        write(out, control("sample", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()))
+        write(
+            out,
+            control("node.sampled", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()),
+        )
         due = max(due + seconds, now)
         gpus.wait(due)
 

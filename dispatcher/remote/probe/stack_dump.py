@@ -47,7 +47,7 @@ def gather(order: dict[str, Any], ranks: dict[int, int], folder: str | None) -> 
     pids = [pid for pid, _ in trees.values()]
     until = min(end, monotonic() + 2.0)
     return control(
-        "stacks",
+        "node.stacks",
         number=order["number"],
         ranks=found,
         recorders=nccl_state.recorders(asked, until),

@@ -22,7 +22,8 @@ An order, launcher to agent, has the name and the fields of its action in ``core
 ``runner.run.orders`` (``prepare``, ``start_ranks``, ``spawn_ranks``, ``serve_pmix``,
 ``share_world``). Further orders: ``sample`` takes samples of ranks, or their stacks; ``credit``
 lets more output be sent; ``ping`` renews the lease; ``watch`` looks after the launcher's machine;
-``finish`` ends the agent. The fields of reports are in ``runner.run.reports``.
+``finish`` ends the agent. A report has the name and the fields of its event in ``core.events``:
+``rank.exited`` is ``RankExited``.
 """
 
 from __future__ import annotations

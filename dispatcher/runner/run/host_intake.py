@@ -2,13 +2,12 @@
 
 A host is not trusted. Its output needs credit, which it gets back in large portions for bytes that
 the sinks have taken, and ends; all other reports are limited, each kind in its turn
-(``report_intake``). Frames without room stay in the link. Used by the host's thread alone, except
+(``reports``). Frames without room stay in the link. Used by the host's thread alone, except
 for ``taken`` and ``done``.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 
 from dispatcher.bootstrap.payload import SyncScanner
 from dispatcher.core.events import run_events as ev
+from dispatcher.model.bounds import BODY_LIMIT
 from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
@@ -31,7 +31,7 @@ from dispatcher.remote.protocol.frames import (
     control,
 )
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.report_intake import Notices, Quota, Turns
+from dispatcher.runner.run.reports import Notices, Quota, Turns
 
 #: the most bytes without credit: the rest of a rank's two pipes that others hold open. An agent
 #: reads out one rank's at a time, and only while it has credit (``agent_loop.Loop.let_go``)
@@ -121,7 +121,7 @@ class Ends:
 
 
 #: the body of the frame by which an agent shows that it lives
-_HEARTBEAT = control("beat")[HEADER.size :]
+_HEARTBEAT = control(ev.NodeHeard.name)[HEADER.size :]
 
 
 class HostIntake:
@@ -148,7 +148,7 @@ class HostIntake:
         self.ranks: frozenset[int] = frozenset()
         self.is_synced = False  # the agent was heard
         self.rests = False  # it said so, and its next beat is news
-        self.is_finishing = False  # its next ``swept`` is its last word
+        self.is_finishing = False  # its next ``NodeSwept`` is its last word
         self.is_over = False  # it has said that
         self.is_held = False  # something was left for when there is room
         self.input_unpaid = 0  # input bytes written and not yet given back as credit
@@ -157,7 +157,7 @@ class HostIntake:
         self._tell, self._output, self._input_taken = tell, output, input_taken
         self._on_heartbeat, self._on_ready = on_heartbeat, on_ready
         self._scanner = SyncScanner()
-        self._decoder = Decoder(reports.BODY_LIMIT)
+        self._decoder = Decoder(BODY_LIMIT)
         self._frames: deque[Frame] = deque()  # decoded, and left for when the quota has room
         self._quota, self.turns, self._notices = Quota(), Turns(), Notices()
         self._received: dict[tuple[int, int], int] = {}
@@ -274,7 +274,7 @@ class HostIntake:
             return
         if frame.kind == CONTROL:
             began = time.thread_time()
-            found = reports.read(self._node, self.ranks, frame.body)
+            found = reports.read(self._node, self.ranks, frame.body, self.attempt)
             took = time.thread_time() - began
             self.charge(found[0].name if found else "reports", len(frame.body), took)
             for event in self._notices.passed(self._node, found, time.monotonic()):
@@ -302,8 +302,6 @@ class HostIntake:
         """Pass on ``event``, made from ``nbytes`` bytes, if it is in turn."""
         if isinstance(event, ev.NodeReady):
             self._begin(event.attempt)
-        elif self.attempt and isinstance(event, ev.OfAttempt):
-            event = dataclasses.replace(event, attempt=self.attempt)
         self.turns.check(event)
         if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
             self.rests = isinstance(event, ev.NodePaused)

@@ -489,7 +489,7 @@ def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object
         "hook": hook() if any(_is_python(s.argv[0]) for s in world.segments) else None,
         "apps": [segment.nprocs for segment in world.segments],
         "pmix": list(URIS) if is_offered(plan) else [],
-        "preput": [word for pair in world.preput for word in pair],
+        "preput": world.preput,
     }
 
 

@@ -56,7 +56,7 @@ class TestWithoutInit:
         actions = tell(running, (0, 3))
         assert {a.node for a in actions if isinstance(a, SignalRanks)} == {0, 1}
         assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0, 3))
-        assert verdicts.exit_code(running.cause) == 1
+        assert running.cause.exit_code == 1
         assert "look" not in running.deadlines
 
     def test_all_that_did_so_are_named(self, running: AttemptMachine) -> None:

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 from cases import cases
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CheckOrphans
+from dispatcher.core.events.mpi_events import WorldPlaced
 from dispatcher.core.run.restart import (
     DOUBT,
     LATE,
@@ -16,12 +18,12 @@ from dispatcher.core.run.restart import (
     SWEEP,
     OrphanCheck,
     RestartBudget,
-    blamed,
     fence,
-    outward,
     why_not,
 )
+from dispatcher.core.run.tables import for_hosts
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.frozen import Value
 from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
 from dispatcher.remote.agent import node
 from dispatcher.remote.host import ssh_peer
@@ -74,25 +76,22 @@ def test_why_none_follows(
 
 
 @cases(
-    ("cause", "node", "by_host"),
+    ("of_attempt", "by_host"),
     [
-        (FAILED, 1, replace(FAILED, node=5)),
-        (verdicts.Hung(5.0), None, verdicts.Hung(5.0)),
-        (verdicts.Hung(5.0, (), 0, 3), 0, verdicts.Hung(5.0, (), 4, 3)),
-        (verdicts.Interrupted(2), None, verdicts.Interrupted(2)),
+        (FAILED, replace(FAILED, node=5)),
+        (verdicts.Hung(5.0), verdicts.Hung(5.0)),
+        (verdicts.Hung(5.0, (), 0, 3), verdicts.Hung(5.0, (), 4, 3)),
+        (verdicts.Interrupted(2), verdicts.Interrupted(2)),
+        (act.Finish(1), act.Finish(5)),
         (
-            verdicts.Rejected({1: GONE}, 127, {1: frozenset({"missing"})}),
-            None,
-            verdicts.Rejected({5: GONE}, 127, {1: frozenset({"missing"})}),
+            act.ReleaseFence((0, 1), 0, "WORLD:0", 0, ()),
+            act.ReleaseFence((4, 5), 0, "WORLD:0", 0, ()),
         ),
+        (WorldPlaced(1, 0, 9, (1, 1)), WorldPlaced(1, 0, 9, (5, 5))),
     ],
 )
-def test_on_whom_the_blame_is_put(
-    cause: verdicts.Cause, node: int | None, by_host: verdicts.Cause
-) -> None:
-    assert blamed(cause) == node
-    assert outward(cause, (4, 5)) == by_host
-    assert blamed(None) is None
+def test_hosts_stand_for_the_nodes_of_an_attempt(of_attempt: Value, by_host: Value) -> None:
+    assert for_hosts(of_attempt, (4, 5)) == by_host
 
 
 def test_the_fence_is_the_lease_and_whatever_comes_after() -> None:

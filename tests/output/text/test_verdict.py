@@ -26,7 +26,7 @@ def plan() -> JobPlan:
 
 
 def told(cause: Cause | None, plan: JobPlan, **fields: object) -> str:
-    verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)  # type: ignore[arg-type]
+    verdict = Verdict(cause, 0 if cause is None else cause.exit_code, 8, **fields)  # type: ignore[arg-type]
     return "\n".join(describe(verdict, placed(plan), {3: 77}, lambda rank: ("stderr", ["boom"])))
 
 

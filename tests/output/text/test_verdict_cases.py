@@ -39,7 +39,7 @@ NAMES = [node.host for node in NODES]
 def said(
     cause: Cause | None, last: Any = lambda rank: ("stderr", []), pids: Any = None, **fields: Any
 ) -> list[str]:
-    verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)
+    verdict = Verdict(cause, 0 if cause is None else cause.exit_code, 8, **fields)
     return describe(verdict, NODES, pids or {}, last)
 
 

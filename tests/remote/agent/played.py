@@ -118,7 +118,7 @@ class Played:
         self.order("prepare", **{**PREPARE, **fields})
         self._take()
         (ready,) = self.reports[before:]
-        assert ready["type"] == "ready"
+        assert ready["type"] == "node.ready"
         return ready
 
     def start(self, *argvs: Sequence[bytes], **fields: object) -> None:

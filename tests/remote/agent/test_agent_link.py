@@ -18,15 +18,7 @@ from dispatcher.remote.agent import agent_loop
 from dispatcher.remote.agent.agent_loop import LANE_LIMIT
 from dispatcher.remote.agent.node import DRAIN, EXIT_LIFELINE, EXIT_OK
 from dispatcher.remote.pmi.pmix_upcalls import LOG_LIMIT
-from dispatcher.remote.protocol.frames import (
-    CONTROL,
-    HEADER,
-    INPUT,
-    OUTPUT,
-    OUTPUT_LIMIT,
-    control,
-    encode,
-)
+from dispatcher.remote.protocol import frames
 from dispatcher.runner.run.host_intake import Credit
 from remote.agent.played import PREPARE, Played
 
@@ -59,7 +51,7 @@ def waits(played: Played) -> bool:
 def fill(played: Played) -> None:
     """Let the link take nothing more: what it holds is not heard."""
     try:
-        while os.write(played.loop.link_out, bytes(HEADER.size)):
+        while os.write(played.loop.link_out, bytes(frames.HEADER.size)):
             pass
     except BlockingIOError:
         pass
@@ -173,7 +165,7 @@ class TestCredit:
         played.cuts(0)
         played.loop.do_output(0, 2, b"late")  # its end was told
         played.hear()
-        assert played.all_of("notice") == []  # nothing was left out
+        assert played.all_of("node.noticed") == []  # nothing was left out
         assert played.output == {(0, 2): b"why\nso\n"}
         assert played.counts == {(0, 1): 0, (0, 2): 7}
 
@@ -191,7 +183,7 @@ class TestCredit:
         rest = said * 1000 - len(played.output[0, 2])
         assert rest > 0
         text = f"rank 0: {rest} bytes that its MPI logged are left out"
-        assert played.one("notice")["text"] == text
+        assert played.one("node.noticed")["text"] == text
 
     def test_what_is_said_for_a_rank_needs_no_credit_up_to_what_a_cut_may_bring(
         self, played: Played
@@ -217,7 +209,7 @@ class TestCredit:
         monkeypatch.undo()
         played.hear()
         most = agent_loop.PIPE_LIMIT
-        assert all(most <= count < most + OUTPUT_LIMIT for count in played.counts.values())
+        assert all(most <= count < most + frames.OUTPUT_LIMIT for count in played.counts.values())
         assert {place: len(data) for place, data in played.output.items()} == played.counts
 
 
@@ -226,13 +218,13 @@ class TestLanes:
         """A launcher that takes nothing: what is read is bounded, and it goes on when it does."""
         start(played, b"a")
         fill(played)
-        data = b"x" * OUTPUT_LIMIT
+        data = b"x" * frames.OUTPUT_LIMIT
         for _ in range(20):
             played.says(0, data)
             if not played.ready():
                 break
             played.turn()
-        frame = len(data) + HEADER.size
+        frame = len(data) + frames.HEADER.size
         assert LANE_LIMIT <= played.loop.second_size <= LANE_LIMIT + frame
         assert held_back(played)
 
@@ -250,7 +242,7 @@ class TestLanes:
             played.turn()
         assert played.output == {(0, 1): data * 4}
         kinds = [frame.kind for frame in played.frames]
-        assert OUTPUT in kinds[kinds.index(CONTROL, 2) :]
+        assert frames.OUTPUT in kinds[kinds.index(frames.CONTROL, 2) :]
         assert not waits(played)
         assert not held_back(played)
         assert played.loop.link_out not in played.ready()
@@ -271,7 +263,7 @@ class TestEnd:
     def test_a_link_that_ends_ends_the_ranks(self, played: Played) -> None:
         start(played, b"a", b"b")
         played.hang_up()
-        assert played.one("dying")["why"] == "the link ended"
+        assert played.one("node.dying")["why"] == "the link ended"
         assert sorted(pid for pid, number in played.signals if number == TERM) == sorted(
             -one.pid for one in played.started.values()
         )
@@ -283,9 +275,9 @@ class TestEnd:
     @pytest.mark.parametrize(
         ("frame", "why"),
         [
-            (encode(OUTPUT, b"x", 0, 1), "bad order: output from the launcher"),
-            (b"\xff" * HEADER.size, "bad order: bad frame"),
-            (encode(CONTROL, b"\xff"), "bad order: "),
+            (frames.encode(frames.OUTPUT, b"x", 0, 1), "bad order: output from the launcher"),
+            (b"\xff" * frames.HEADER.size, "bad order: bad frame"),
+            (frames.encode(frames.CONTROL, b"\xff"), "bad order: "),
         ],
     )
     def test_nonsense_is_told_and_ends_the_link(
@@ -293,19 +285,19 @@ class TestEnd:
     ) -> None:
         start(played)
         played.write(frame)
-        assert played.one("notice")["text"].startswith(why)
-        assert played.one("dying")["why"] == "the link ended"
+        assert played.one("node.noticed")["text"].startswith(why)
+        assert played.one("node.dying")["why"] == "the link ended"
 
     def test_input_before_any_rank_is_no_nonsense(self, played: Played) -> None:
-        played.write(encode(INPUT, b"x") + control("odd"))
-        assert "'odd' ignored while fresh" in played.one("notice")["text"]
+        played.write(frames.encode(frames.INPUT, b"x") + frames.control("odd"))
+        assert "'odd' ignored while fresh" in played.one("node.noticed")["text"]
 
     def test_a_finish_exits_when_all_is_swept(self, played: Played) -> None:
         start(played)
         played.exits(0)
         played.closes(0)
         played.order("finish")
-        assert played.one("swept")["killed"] == 0
+        assert played.one("node.swept")["killed"] == 0
         assert played.loop.exit_code == EXIT_OK
 
     def test_nothing_is_left_behind_and_the_last_words_are_said(self, played: Played) -> None:
@@ -321,7 +313,7 @@ class TestEnd:
         assert not Path(facts["error_folder"]).exists()
         assert left == [True]
         assert played._take()  # without another flush
-        assert played.reports[-1]["type"] == "swept"
+        assert played.reports[-1]["type"] == "node.swept"
 
     def test_a_reader_that_comes_late_still_gets_the_last_words(
         self, played: Played, monkeypatch: pytest.MonkeyPatch
@@ -348,12 +340,12 @@ class TestEnd:
         played.hang_up()
         played.loop.drain()
         assert played._take()
-        assert [report["type"] for report in played.reports] == ["dying"]
+        assert [report["type"] for report in played.reports] == ["node.dying"]
         assert played.loop.exit_code == EXIT_LIFELINE
 
 
 def test_orders_may_come_in_any_pieces(played: Played) -> None:
-    data = control("prepare", **PREPARE) + control("odd")
+    data = frames.control("prepare", **PREPARE) + frames.control("odd")
     for at in range(0, len(data), 7):
         played.write(data[at : at + 7])
-    assert [report["type"] for report in played.hear()] == ["ready", "notice"]
+    assert [report["type"] for report in played.hear()] == ["node.ready", "node.noticed"]

@@ -43,7 +43,7 @@ class TestPrepare:
         self, played: Played, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         silent = [["silent", "/tmp: its file system does not answer"]]
-        monkeypatch.setattr(host_facts, "judged", lambda asked, watched: ({"tmp": None}, silent))
+        monkeypatch.setattr(host_facts, "judged", lambda asked, watched: ({"script": None}, silent))
         monkeypatch.setattr("dispatcher.remote.host.own_folder.make", lambda *_: 1 // 0)
         ready = played.prepare(watch=b"mark")
         assert (ready["problems"], ready["facts"]["error_folder"]) == (silent, None)
@@ -139,7 +139,7 @@ class TestPrepare:
         played.prepare(token=b"T")
         played.order("probe", addresses=["a", "b"], port=7, seconds=2.5)
         assert asked == [(["a", "b"], 7, b"T", 2.5)]
-        assert played.one("probed")["reached"] == ["a"]
+        assert played.one("node.probed")["reached"] == ["a"]
 
 
 class TestStart:
@@ -172,7 +172,7 @@ class TestStart:
             b"common", b"host", b"/usr/bin",
         )  # fmt: skip
         assert b"SCRUBBED" not in first
-        assert played.one("spawned")["pids"] == [[rank, FIRST_PID + rank] for rank in range(4)]
+        assert played.one("rank.spawned")["pids"] == [[rank, FIRST_PID + rank] for rank in range(4)]
         assert all(one.lent == (-1, -1) for one in played.started.values())
 
     def test_a_long_start_is_no_silence(
@@ -191,18 +191,19 @@ class TestStart:
         monkeypatch.setattr(process, "spawn", slow)
         played.guarded()
         played.start(*([b"a"] for _ in range(6)))
-        assert len(played.one("spawned")["pids"]) == 6
+        assert len(played.one("rank.spawned")["pids"]) == 6
         assert told == [b"", b"", b"\n", b"", b"\n", b""]
-        assert len(played.all_of("beat")) == 2
+        assert len(played.all_of("node.heard")) == 2
 
     def test_who_cannot_be_started_is_told_and_the_others_run(self, played: Played) -> None:
         played.prepare()
         played.refusals = {b"bad": process.SpawnError("exec", errno.ENOENT, "bad")}
         played.start([b"bad"], [b"good"])
-        assert played.one("failed") == {
-            "type": "failed", "rank": 0, "errno": errno.ENOENT, "step": "exec", "what": "bad",
+        assert played.one("rank.failed_to_start") == {
+            "type": "rank.failed_to_start", "rank": 0, "errno": errno.ENOENT, "step": "exec",
+            "what": "bad",
         }  # fmt: skip
-        assert played.one("spawned")["pids"] == [[1, FIRST_PID + 1]]
+        assert played.one("rank.spawned")["pids"] == [[1, FIRST_PID + 1]]
         played.order("signal_ranks", ranks=None, signum=TERM)
         assert played.signals == [(-FIRST_PID - 1, TERM)]
 
@@ -215,7 +216,7 @@ class TestStart:
         before = open_files()
         played.refusals = {b"bad": OSError(number, "none")}
         played.start([b"bad"], pmi={**MPI, "size": 1}, stdin=[0])
-        failed = played.one("failed")
+        failed = played.one("rank.failed_to_start")
         assert (failed["step"], failed["what"]) == ("fork", "rank 0")
         assert failed["errno"] == (number or errno.EIO)
         assert not open_files() - before
@@ -241,7 +242,7 @@ class TestStart:
         played.start([b"a"])
         played.write(encode(INPUT, b"line\n"))
         assert played.started[0].stdin == -1
-        assert played.all_of("notice") == played.all_of("dying") == []
+        assert played.all_of("node.noticed") == played.all_of("node.dying") == []
 
     def test_a_reader_that_has_left_is_told(self, played: Played) -> None:
         played.prepare()
@@ -250,13 +251,13 @@ class TestStart:
         os.close(played.started[0].stdin)
         played.started[0].stdin = -1
         played.turn()
-        assert played.one("input_closed") == {"type": "input_closed", "rank": 0, "taken": 0}
+        assert played.one("input.closed") == {"type": "input.closed", "rank": 0, "taken": 0}
 
     def test_a_reader_that_has_ended_is_told(self, played: Played) -> None:
         played.prepare()
         played.start([b"a"], stdin=[0])
         played.exits(0)
-        assert [report["type"] for report in played.hear()[2:]] == ["input_closed", "exited"]
+        assert [report["type"] for report in played.hear()[2:]] == ["input.closed", "rank.exited"]
 
 
 class TestEndings:
@@ -267,7 +268,7 @@ class TestEndings:
         played.exits(1, code=7)
         played.exits(1, code=8)
         played.exits(2, signum=KILL)
-        assert [(one["rank"], one["status"]) for one in played.all_of("exited")] == [
+        assert [(one["rank"], one["status"]) for one in played.all_of("rank.exited")] == [
             (1, 7), (2, -KILL),
         ]  # fmt: skip
 
@@ -293,7 +294,7 @@ class TestEndings:
         played.order("signal_ranks", ranks=[0], signum=USR1)
         assert len(played.signals) + len(played.leftovers) == sent == 1
         played.pass_time(5.0)
-        assert played.all_of("leaked") == []
+        assert played.all_of("rank.leaked") == []
 
     @pytest.mark.parametrize(
         ("to", "program", "alone"),
@@ -324,9 +325,9 @@ class TestEndings:
         played.exits(0)
         played.turn()
         played.pass_time(1.9)
-        assert played.all_of("leaked") == []
+        assert played.all_of("rank.leaked") == []
         played.pass_time(0.2)
-        assert played.one("leaked")["rank"] == 0
+        assert played.one("rank.leaked")["rank"] == 0
         assert (played.counts, played.output) == ({(0, 1): 4, (0, 2): 0}, {(0, 1): b"last"})
 
     @pytest.mark.parametrize(
@@ -355,7 +356,7 @@ class TestEndings:
         played.exits(1, code=3)
         played.exits(2, code=4)
         assert asked == ([(1, FIRST_PID + 1, 3, folder, 5, 1111.0)] if examined else [])
-        hints = [report.get("hint") for report in played.all_of("exited")]
+        hints = [report.get("hint") for report in played.all_of("rank.exited")]
         assert hints == [None, "x" if examined else None, None]
 
     def test_a_sweep_counts_what_the_ranks_have_left(self, played: Played, tmp_path: Path) -> None:
@@ -366,8 +367,8 @@ class TestEndings:
         played.closes(1)
         played.found, played.left = {FIRST_PID, 51, 52, 53}, list(range(100, 120))
         played.order("sweep")
-        assert played.one("swept") == {
-            "type": "swept", "killed": 3, "left": list(range(100, 120)),
+        assert played.one("node.swept") == {
+            "type": "node.swept", "killed": 3, "left": list(range(100, 120)),
             "mark": (tmp_path / "mark").stat().st_mtime_ns,
             "stuck": [f"D at-{pid}" for pid in range(100, 116)],
         }  # fmt: skip
@@ -396,7 +397,7 @@ class Sampling:
 
     def read(self, drop: bool) -> list[Any]:
         self.drops.append(bool(drop))
-        return [("send", "sample", {})]
+        return [("send", "node.sampled", {})]
 
     def stop(self) -> set[int]:
         self.poll.remove(self.fd)
@@ -446,7 +447,7 @@ class TestSamples:
         played.order("sample", seconds=1.0)
         Sampling.made[0].refuses = True
         played.order("sample", seconds=1.0)
-        assert played.one("notice")["text"] == "nothing is sampled: no more processes"
+        assert played.one("node.noticed")["text"] == "nothing is sampled: no more processes"
 
     def test_its_processes_are_none_of_the_ranks(self, played: Played) -> None:
         played.prepare()
@@ -456,7 +457,7 @@ class TestSamples:
         played.order("sweep")
         played.order("sweep")
         # the second has no sampler any more to spare
-        assert [one["killed"] for one in played.all_of("swept")] == [1, 2]
+        assert [one["killed"] for one in played.all_of("node.swept")] == [1, 2]
 
     def test_samples_do_not_pile_up_where_nobody_reads(self, played: Played) -> None:
         played.prepare()

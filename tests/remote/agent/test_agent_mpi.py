@@ -51,7 +51,7 @@ class TestMpi:
     def test_ranks_are_heard_and_answered(self, played: Played) -> None:
         played.prepare()
         played.start([b"a"], [b"b"], pmi={**MPI, "hook": b"hook"})
-        folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
+        folder = os.fsencode(played.all_of("node.ready")[0]["facts"]["error_folder"])
         assert played.started[1].env[b"PYTHONPATH"].split(b":")[0] == folder
         assert Path(os.fsdecode(folder), "sitecustomize.py").read_bytes() == b"hook"
         keep = played.started[1].keep
@@ -59,9 +59,10 @@ class TestMpi:
         played.turn()
         assert os.read(keep, 99).startswith(b"cmd=response_to_init rc=0")
         played.exits(1)
-        assert played.all_of("exited")[0]["mpi"] == "open"  # it may be through, and cannot say so
+        # it may be through, and cannot say so
+        assert played.all_of("rank.exited")[0]["mpi"] == "open"
         played.exits(0)
-        assert played.all_of("exited")[1]["mpi"] == "never"
+        assert played.all_of("rank.exited")[1]["mpi"] == "never"
 
     def test_ranks_with_a_python_path_of_their_own_load_the_hook_too(self, played: Played) -> None:
         played.prepare()
@@ -70,7 +71,7 @@ class TestMpi:
         played.order(
             "start_ranks", ranks=ranks, common=common, scrub=[], pmi={**MPI, "hook": b"hook"}
         )
-        folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
+        folder = os.fsencode(played.all_of("node.ready")[0]["facts"]["error_folder"])
         found = [played.started[rank].env[b"PYTHONPATH"] for rank in range(2)]
         assert found == [folder + b":/all", folder + b":/own"]
 
@@ -105,7 +106,7 @@ class TestMpi:
 
         def hear(now: float, events: int) -> list[Any]:
             heard.append((os.read(out, 9), now))
-            return [("send", "notice", {"text": "heard"})]
+            return [("send", "node.noticed", {"text": "heard"})]
 
         played.loop.poll.add(out, hear)
         os.write(into, b"x")
@@ -114,7 +115,7 @@ class TestMpi:
         os.close(out)
         os.close(into)
         assert heard == [(b"x", played.now)]
-        assert played.one("notice")["text"] == "heard"
+        assert played.one("node.noticed")["text"] == "heard"
 
     def test_a_library_is_told_once(
         self, played: Played, connected: Connected, monkeypatch: pytest.MonkeyPatch
@@ -124,17 +125,17 @@ class TestMpi:
         for rank in range(3):
             played.loop.act([("mpi", rank, "PMI-1", "/said.so")])
         played.loop.act([("mpi", 9, "PMI-1")])  # it has ended meanwhile
-        told = [(one["rank"], one["library"]) for one in played.all_of("mpi")]
+        told = [(one["rank"], one["library"]) for one in played.all_of("mpi.found")]
         assert told == [(0, "/a/libmpi.so"), (2, "/said.so")]
-        assert all(one["served"] == "PMI-1" for one in played.all_of("mpi"))
+        assert all(one["served"] == "PMI-1" for one in played.all_of("mpi.found"))
         assert connected.mpis[1] == ("PMI-1", "/a/libmpi.so", FIRST_PID + 1)
         played.loop.act([("mpi", 1, "PMIx")])
-        assert played.all_of("mpi")[2]["served"] == "PMIx"
+        assert played.all_of("mpi.found")[2]["served"] == "PMIx"
 
     def test_one_that_makes_no_sense_is_killed(self, played: Played, connected: Connected) -> None:
         connected.answer = SimpleNamespace(name="1.{}".format)  # type: ignore[assignment]
         played.loop.act([("break", 2, "it stutters")])
-        assert played.one("notice")["text"] == "rank 1.2 was killed: MPI: it stutters"
+        assert played.one("node.noticed")["text"] == "rank 1.2 was killed: MPI: it stutters"
         assert played.signals == [(-FIRST_PID - 2, KILL)]
         played.loop.act([("break", 7, "it stutters")])  # nobody
         connected.answer = []
@@ -144,7 +145,7 @@ class TestMpi:
         assert len(played.signals) == 1
         played.loop.pmi = None
         played.loop.act([("break", 0, "x")])
-        assert played.all_of("notice")[-1]["text"] == "rank 0 was killed: MPI: x"
+        assert played.all_of("node.noticed")[-1]["text"] == "rank 0 was killed: MPI: x"
 
     @pytest.mark.parametrize(("code", "way", "told"), [(0, "open", "open"), (0, "", None),
                                                        (1, "open", "open")])  # fmt: skip
@@ -152,11 +153,11 @@ class TestMpi:
         self, played: Played, connected: Connected, code: int, way: str, told: str | None
     ) -> None:
         connected.way = way
-        connected.answer = [("send", "notice", {"text": "last words"})]
+        connected.answer = [("send", "node.noticed", {"text": "last words"})]
         played.exits(1, code=code)
         assert connected.asked == [("ended", 1, code, played.now)]
-        assert played.one("exited").get("mpi") == told
-        assert played.one("notice")["text"] == "last words"
+        assert played.one("rank.exited").get("mpi") == told
+        assert played.one("node.noticed")["text"] == "last words"
 
     def test_segments_are_noted_before_a_signal_and_go_when_all_are_dead(
         self, played: Played, connected: Connected
@@ -169,4 +170,4 @@ class TestMpi:
         played.left, played.found, connected.pid = [], {60, 61}, 60
         played.order("sweep")
         assert connected.asked[2:] == [("note_segments",), ("remove_segments",)]
-        assert [one["killed"] for one in played.all_of("swept")] == [0, 1]
+        assert [one["killed"] for one in played.all_of("node.swept")] == [0, 1]

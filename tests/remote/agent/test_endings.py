@@ -54,7 +54,7 @@ def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int
 class TestKilled:
     def test_agent(self, agent: Agent, after: str) -> None:
         folder = agent.prepare()["facts"]["error_folder"]
-        pid = agent.found("ready")["facts"]["pid"]  # type: ignore[index]
+        pid = agent.found("node.ready")["facts"]["pid"]  # type: ignore[index]
         agent.start(["sh", "-c", STRAY + after])
         agent.until(lambda: agent.output)
         os.kill(pid, signal.SIGKILL)
@@ -66,7 +66,10 @@ class TestKilled:
     def test_guardian(self, agent: Agent, after: str) -> None:
         settle(agent, after)
         agent.process.kill()
-        assert agent.report("dying") == {"type": "dying", "why": "the agent's guardian was killed"}
+        assert agent.report("node.dying") == {
+            "type": "node.dying",
+            "why": "the agent's guardian was killed",
+        }
         agent.is_gone()
 
 
@@ -127,7 +130,7 @@ class TestLast:
         agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
         assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
         agent.order("finish")
-        agent.report("swept")
+        agent.report("node.swept")
         agent.is_gone()
         assert os.listdir(tmp_path) == []
 

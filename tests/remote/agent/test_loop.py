@@ -53,7 +53,8 @@ class TestNothingSurvives:
         agent.start(["sh", "-c", GRANDCHILD])
         assert agent.status() == 0
         wait_for(lambda: len(agent.living()) == 5, what="guardian, agent, shell and two sleeps")
-        assert agent.finish() == {"type": "swept", "killed": 3, "left": []}
+        swept = agent.finish()
+        assert (swept["killed"], swept["left"], swept["stuck"]) == (3, [], [])
         assert agent.living() == []
 
     @pytest.mark.parametrize("how", ["link", "lease", "TERM", "HUP"])
@@ -67,8 +68,8 @@ class TestNothingSurvives:
             agent.process.send_signal(getattr(signal, "SIG" + how))
         assert agent.exit() == EXIT_LIFELINE
         assert agent.living() == []
-        assert agent.report("exited", rank=0)["status"] == -signal.SIGTERM
-        assert agent.report("exited", rank=1)["status"] == -signal.SIGKILL
+        assert agent.report("rank.exited", rank=0)["status"] == -signal.SIGTERM
+        assert agent.report("rank.exited", rank=1)["status"] == -signal.SIGKILL
 
     def test_term_reaches_a_stopped_rank(self, agent: Agent) -> None:
         agent.prepare(lifeline_grace=200.0)  # which would be for nothing

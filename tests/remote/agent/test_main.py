@@ -56,6 +56,7 @@ def test_the_link_is_moved_away_and_the_code_is_the_job_s() -> None:
         assert links[1] == links[2] == os.readlink(f"/proc/{process.pid}/fd/2")
         process.stdin.write(control("finish"))
         rest = decoder.feed(process.stdout.read(1 << 16))
-        assert unpack(rest[-1].body) == {"type": "swept", "killed": 0, "left": []}
+        swept = unpack(rest[-1].body)
+        assert (swept["type"], swept["killed"], swept["left"]) == ("node.swept", 0, [])
         assert process.stderr.read() == b""
         assert process.wait(60) == 0

@@ -37,24 +37,24 @@ class TestOrders:
         assert node.handle(order("probe"), 0.0) == [("probe", {"type": "probe"})]
         assert node.handle(("order", START), 0.0) == [("start_ranks", START)]
         spawned = node.handle(("spawned", [[0, 100]]), 0.0)
-        assert spawned == [("send", "spawned", {"pids": [[0, 100]]})]
+        assert spawned == [("send", "rank.spawned", {"pids": [[0, 100]]})]
         exited = node.handle(("exited", 0, 0), 1.0)
-        assert exited == [("send", "exited", {"rank": 0, "status": 0})]
+        assert exited == [("send", "rank.exited", {"rank": 0, "status": 0})]
         assert node.handle(("drained", 0), 1.0) == []
         assert node.handle(order("finish"), 1.0) == [("sweep",)]
-        swept = ("send", "swept", {"killed": 0, "left": []})
-        assert node.handle(("swept", 0, []), 1.0) == [swept, ("exit", EXIT_OK)]
+        swept = ("send", "node.swept", {"killed": 0, "left": [], "mark": None, "stuck": []})
+        assert node.handle(("swept", 0, [], None, []), 1.0) == [swept, ("exit", EXIT_OK)]
 
     @cases("kind", ["prepare", "start_ranks", "probe", "nonsense", None])
     def test_an_order_out_of_place_is_a_notice(self, kind: str | None) -> None:
         node = running(0)
         (action,) = node.handle(("order", {**PREPARE, "type": kind}), 0.0)
-        assert action[:2] == ("send", "notice")
+        assert action[:2] == ("send", "node.noticed")
         assert node.state == RUNNING
 
     def test_nothing_starts_before_a_prepare(self) -> None:
         (action,) = Node(0.0).handle(("order", START), 0.0)
-        assert action[:2] == ("send", "notice")
+        assert action[:2] == ("send", "node.noticed")
 
     def test_signals_reach_the_living_and_what_the_ended_left(self) -> None:
         node = running(0, 1, 2)
@@ -71,14 +71,14 @@ class TestOrders:
         node = running(0)
         assert node.next_deadline() == 5.0
         assert node.tick(4.9) == []
-        assert node.tick(5.0) == [("send", "beat", {}), ("alive",)]
+        assert node.tick(5.0) == [("send", "node.heard", {}), ("alive",)]
         assert node.next_deadline() == 10.0
 
     def test_a_sweep_while_running_is_answered_and_goes_on(self) -> None:
         node = running(0)
         assert node.handle(order("sweep"), 0.0) == [("sweep",)]
-        assert node.handle(("swept", 2, [9]), 0.0) == [
-            ("send", "swept", {"killed": 2, "left": [9]})
+        assert node.handle(("swept", 2, [9], None, []), 0.0) == [
+            ("send", "node.swept", {"killed": 2, "left": [9], "mark": None, "stuck": []})
         ]
         assert node.state == RUNNING
 
@@ -88,7 +88,7 @@ class TestOrders:
 
     def test_why_a_rank_failed_is_told_with_its_exit(self) -> None:
         (told,) = running(3).handle(("exited", 3, 1, {"hint": "x"}), 0.0)
-        assert told == ("send", "exited", {"rank": 3, "status": 1, "hint": "x"})
+        assert told == ("send", "rank.exited", {"rank": 3, "status": 1, "hint": "x"})
 
     def test_before_any_order_only_the_lease_runs(self) -> None:
         node = Node(7.0)
@@ -101,7 +101,7 @@ class TestOrders:
         """However late we look: first a beat, then what the lease's end brings."""
         node = running(0)
         assert [action[:2] for action in node.tick(100.0)] == [
-            ("send", "beat"), ("alive",), ("send", "dying"), ("signal_ranks", [0]),
+            ("send", "node.heard"), ("alive",), ("send", "node.dying"), ("signal_ranks", [0]),
             ("signal_ranks", [0]),
         ]  # fmt: skip
         assert node.next_deadline() == 101.0
@@ -117,11 +117,11 @@ class TestN5:
         def prepared() -> list[Any]:
             return node.handle(("order", further), 1.0)
 
-        assert prepared()[0][:2] == ("send", "notice")
+        assert prepared()[0][:2] == ("send", "node.noticed")
         node.handle(("exited", 0, 1), 1.0)
         node.handle(("exited", 1, 1), 1.0)
         node.handle(("drained", 0), 1.0)
-        assert prepared()[0][:2] == ("send", "notice")  # its pipes are open
+        assert prepared()[0][:2] == ("send", "node.noticed")  # its pipes are open
         assert node.state == RUNNING
         node.handle(("drained", 1), 1.0)
         assert prepared() == [("prepare", further)]  # credit, lease and beats go on
@@ -153,14 +153,14 @@ class TestN2:
     def test_terms_then_kills(self) -> None:
         node = running(0, 1)
         assert node.handle(("lifeline", "link"), 10.0) == [
-            ("send", "dying", {"why": "link"}),
+            ("send", "node.dying", {"why": "link"}),
             ("signal_ranks", [0, 1], SIGTERM),
             ("signal_ranks", [0, 1], SIGCONT),
         ]
         assert node.next_deadline() == 11.0
         assert node.tick(10.9) == []
         assert node.tick(11.0) == [("sweep",)]
-        assert node.handle(("swept", 2, []), 11.0) == [("exit", EXIT_LIFELINE)]
+        assert node.handle(("swept", 2, [], None, []), 11.0) == [("exit", EXIT_LIFELINE)]
 
     def test_does_not_wait_for_the_dead(self) -> None:
         node = running(0, 1)
@@ -185,9 +185,9 @@ class TestN2:
     def test_silence_beyond_the_lease_is_a_loss(self) -> None:
         node = running(0)
         node.handle(order("ping"), 20.0)
-        assert node.tick(49.9) == [("send", "beat", {}), ("alive",)]
+        assert node.tick(49.9) == [("send", "node.heard", {}), ("alive",)]
         why = {"why": "the agent heard nothing from the launcher for 30 s"}
-        assert node.tick(50.0)[0] == ("send", "dying", why)
+        assert node.tick(50.0)[0] == ("send", "node.dying", why)
         assert node.state == DYING
 
     def test_a_second_loss_changes_nothing(self) -> None:
@@ -201,11 +201,11 @@ class TestN6:
     def test_a_paused_node_outlives_its_lease_and_says_nothing(self) -> None:
         node = running(0, 1)
         assert node.handle(order("pause_ranks"), 1.0) == [
-            ("signal_ranks", [0, 1], SIGSTOP), ("send", "paused", {}),
+            ("signal_ranks", [0, 1], SIGSTOP), ("send", "node.paused", {}),
         ]  # fmt: skip
         assert {tuple(node.tick(now)) for now in range(5, 4000, 5)} == {(("alive",),)}
         assert node.handle(order("resume_ranks"), 4000.0) == [
-            ("signal_ranks", [0, 1], SIGCONT), ("send", "beat", {}),
+            ("signal_ranks", [0, 1], SIGCONT), ("send", "node.heard", {}),
         ]  # fmt: skip
         node.tick(4030.0)
         assert node.state == DYING
@@ -248,7 +248,7 @@ class TestN4:
         node.deadlines.pop("beat")
         node.handle(("exited", 0, 0), 1.0)
         assert node.tick(1.0 + DRAIN - 0.1) == []
-        assert node.tick(1.0 + DRAIN) == [("send", "leaked", {"rank": 0}), ("cut", 0)]
+        assert node.tick(1.0 + DRAIN) == [("send", "rank.leaked", {"rank": 0}), ("cut", 0)]
 
     def test_ended_pipes_are_not_cut(self) -> None:
         node = running(0)
@@ -294,12 +294,12 @@ class AnyRun(RuleBasedStateMachine):
                 ended, self.alive = self.alive, set()
                 for rank in sorted(ended):
                     self.tell(("exited", rank, -9))
-                self.tell(("swept", len(ended), []))
+                self.tell(("swept", len(ended), [], None, []))
             elif kind == "cut":
                 self.tell(("drained", rest[0]))
             elif kind == "exit":
                 self.exits.append(rest[0])
-            elif kind == "send" and rest[0] == "exited":
+            elif kind == "send" and rest[0] == "rank.exited":
                 self.told.append(rest[1]["rank"])
             elif kind == "signal_ranks":
                 assert set(rest[0]) <= self.spawned
@@ -386,12 +386,16 @@ class TestPeer:  # N-7
 
     def test_a_late_ping_is_a_doubt_and_the_next_one_its_end(self) -> None:
         node = self.watching()
-        asks: list[Any] = [("ask_peer", True), ("send", "beat", {})]
-        beat: list[Any] = [("send", "beat", {}), ("alive",)]
+        asks: list[Any] = [("ask_peer", True), ("send", "node.heard", {})]
+        beat: list[Any] = [("send", "node.heard", {}), ("alive",)]
         assert node.tick(6.0) == beat
         assert node.tick(6.25) == asks
-        assert node.tick(7.25) == [("ask_peer", False), ("send", "beat", {})]
-        assert node.tick(11.0)[-1] == ("send", "beat", {})  # the guardian hears nothing meanwhile
+        assert node.tick(7.25) == [("ask_peer", False), ("send", "node.heard", {})]
+        assert node.tick(11.0)[-1] == (
+            "send",
+            "node.heard",
+            {},
+        )  # the guardian hears nothing meanwhile
         assert ("alive",) not in node.tick(16.0)
         node.handle(order("ping"), 20.0)
         node.tick(21.0)
@@ -401,7 +405,7 @@ class TestPeer:  # N-7
         node = running(0)
         assert "peer" not in node.deadlines
         (action,) = node.handle(order("watch"), 1.0)
-        assert action[:2] == ("send", "notice")
+        assert action[:2] == ("send", "node.noticed")
 
     def test_a_stopped_job_is_nobodys_doubt(self) -> None:
         node = self.watching()

@@ -34,7 +34,7 @@ class Readers:
             if action[0] == "taken":
                 self.credit += action[1]
             else:
-                assert action[:2] == ("send", "input_closed")
+                assert action[:2] == ("send", "input.closed")
                 self.closed[action[2]["rank"]] = action[2]["taken"]
 
     def feed(self, data: bytes) -> None:
@@ -187,7 +187,7 @@ def start(agent: Agent, readers: list[int], *argvs: list[str]) -> None:
     agent.prepare()
     ranks = [[rank, [word.encode() for word in argv], []] for rank, argv in enumerate(argvs)]
     agent.order("start_ranks", ranks=ranks, common=[], scrub=[], stdin=readers)
-    agent.report("spawned")
+    agent.report("rank.spawned")
 
 
 def credit(agent: Agent) -> int:
@@ -200,7 +200,7 @@ def test_only_readers_are_given_it_and_the_end_is_the_end(agent: Agent) -> None:
     agent.write(encode(INPUT, b"one\n") + encode(INPUT, b"\0two") + encode(INPUT, b""))
     assert agent.text(0) == agent.text(2) == b"one\n\0two"
     assert [agent.status(rank) for rank in range(3)] == [0, 0, 0]
-    assert agent.found("input_closed") is None
+    assert agent.found("input.closed") is None
     agent.finish()
 
 
@@ -209,11 +209,11 @@ def test_orders_pass_a_reader_that_takes_nothing(agent: Agent) -> None:
     for _ in range(8):
         agent.write(encode(INPUT, bytes(OUTPUT_LIMIT)))
     agent.order("odd")
-    agent.report("notice")
+    agent.report("node.noticed")
     assert credit(agent) < 8 * OUTPUT_LIMIT
     agent.order("signal_ranks", ranks=None, signum=15)
     assert agent.status() == -15
-    assert agent.report("input_closed") == {"type": "input_closed", "rank": 0, "taken": 0}
+    assert agent.report("input.closed") == {"type": "input.closed", "rank": 0, "taken": 0}
     agent.until(lambda: credit(agent) == 8 * OUTPUT_LIMIT)
     agent.finish()
 

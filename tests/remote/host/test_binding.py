@@ -134,6 +134,6 @@ def test_ranks_run_where_ordered(agent: Agent) -> None:
     everywhere = Path("/proc/self/status").read_text().partition("Cpus_allowed_list:\t")[2]
     for rank, cpus in enumerate((mine[0], mine[-1], everywhere.partition("\n")[0])):
         assert f"Cpus_allowed_list:\t{cpus}\n" in agent.text(rank).decode()
-    assert b" bind:0 " in agent.text(0) or agent.found("notice")  # a container may refuse it
+    assert b" bind:0 " in agent.text(0) or agent.found("node.noticed")  # a container may refuse it
     assert b" default " in agent.text(1)
     assert "rank 2 is not bound as planned: CPUs: " in str(agent.reports)

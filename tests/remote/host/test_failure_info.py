@@ -183,16 +183,16 @@ class TestErrorFile:
             ["sh", "-c", f"echo first > {folder}/rank-0.json; exit 3"],
             ["sh", "-c", f"{write}1.json; exit 4"],
         )
-        assert agent.report("exited", rank=0)["error"] == b"first\n"
+        assert agent.report("rank.exited", rank=0)["error"] == b"first\n"
         Path(folder, "go").touch()
-        assert "error" not in agent.report("exited", rank=1)
+        assert "error" not in agent.report("rank.exited", rank=1)
 
     def test_none_is_sent_of_a_rank_that_was_told_to_end(self, agent: Agent) -> None:
         folder = agent.prepare()["facts"]["error_folder"]
         agent.start(["sh", "-c", f"echo x > {folder}/rank-0.json; echo up; exec sleep 300"])
         agent.until(lambda: agent.output)
         agent.order("signal_ranks", ranks=None, signum=int(signal.SIGTERM))
-        assert agent.report("exited") == {"type": "exited", "rank": 0, "status": -15}
+        assert agent.report("rank.exited") == {"type": "rank.exited", "rank": 0, "status": -15}
 
 
 class TestWhereItHangs:
@@ -267,7 +267,7 @@ def test_the_oom_killer_is_named(boot: Callable[..., Agent], small_group: str) -
     agent = boot(stage=["/bin/sh", "-c", f'echo $$ > {small_group}; eval "$0"'])
     agent.prepare()
     agent.start(["tail", "/dev/zero"])
-    exited = agent.report("exited")
+    exited = agent.report("rank.exited")
     assert exited["status"] == -signal.SIGKILL
     assert "OOM killer" in exited["hint"]
     agent.finish()

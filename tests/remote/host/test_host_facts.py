@@ -111,7 +111,7 @@ def test_a_place_that_does_not_answer_is_named(
     where = os.fsencode(f"{folder}{cwd}")
     facts, problems = host_facts.judged([(check, where, None)], watched)
     assert problems == [["silent", f"{folder}{place}: its file system does not answer"]]
-    assert facts == {"script": None, "code": [], "tmp": None, "shm": None}
+    assert facts == {"script": None, "code": [], "room": [None, None]}
 
 
 MOUNTS = "/dev/vda / ext4 rw 0 0\nproc /proc proc rw 0 0\ncgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n"
@@ -407,7 +407,7 @@ def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     found = host_facts.places({"script": b"train.py"}, os.fsencode(tmp_path))
     assert found["script"] == zlib.crc32(b"pass")
-    assert found["tmp"] > 0
+    assert found["room"][0] > 0
     assert host_facts.places({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
     assert host_facts.places({}, b"/")["script"] is None
     assert host_facts.free_space(b"/no/where") is None

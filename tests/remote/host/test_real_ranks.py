@@ -140,12 +140,14 @@ class TestEndings:
             [str(tmp_path)], ["with\0null"],
         )  # fmt: skip
         assert set(pids) == {4}
-        errnos = {r["rank"]: r["errno"] for r in agent.reports if r["type"] == "failed"}
+        errnos = {
+            r["rank"]: r["errno"] for r in agent.reports if r["type"] == "rank.failed_to_start"
+        }
         assert errnos == {
             0: errno.ENOENT, 1: errno.EACCES, 2: errno.ENOENT, 3: errno.ENOENT, 5: errno.EACCES,
             6: errno.EINVAL,
         }  # fmt: skip
-        failed = agent.report("failed", rank=0)
+        failed = agent.report("rank.failed_to_start", rank=0)
         assert (failed["step"], failed["what"]) == ("exec", "no-such-program")
         assert agent.status(4) == 0
         assert agent.finish()["left"] == []
@@ -156,7 +158,7 @@ class TestEndings:
         agent.prepare(cwd=os.fsencode(folder))
         folder.rmdir()
         agent.start(["true"])
-        failed = agent.report("failed")
+        failed = agent.report("rank.failed_to_start")
         expected = {"step": "chdir", "errno": errno.ENOENT, "what": str(folder)}
         assert expected.items() <= failed.items()
 
@@ -165,10 +167,10 @@ class TestEndings:
         (pid,) = agent.start(["sh", "-c", "exec >&- 2>&-; exec sleep 60"]).values()
         agent.until(lambda: len(agent.counts) == 2)
         agent.order("signal_ranks", ranks=None, signum=0)
-        assert agent.found("exited") is None
+        assert agent.found("rank.exited") is None
         os.kill(pid, signal.SIGKILL)
         assert agent.status() == -signal.SIGKILL
-        assert agent.found("leaked") is None
+        assert agent.found("rank.leaked") is None
 
 
 class TestLook:

@@ -81,12 +81,12 @@ def test_a_fence_that_is_too_large_to_be_sent_breaks_all_who_came(
     told = server(ranks=[0])
     say(told, 0, put(b"k", b"v" * 300))
     monkeypatch.setattr(pmi_server, "PACKET_LIMIT", size)
-    assert say(told, 0, b"cmd=barrier_in")[0][1] == "pmi_fence"
+    assert say(told, 0, b"cmd=barrier_in")[0][1] == "pmi.committed"
 
 
 def test_what_was_there_from_the_start() -> None:
     job = {"name": NAME, "size": 2, "mapping": b"m" * VALUE_LIMIT, "patience": 1.0}
-    told = Server({**job, "preput": [b"a", b"1", b"b", b"2"]}, [0, 1])
+    told = Server({**job, "preput": [[b"a", b"1"], [b"b", b"2"]]}, [0, 1])
     assert [reads(told, key) for key in (b"a", b"b", b"PMI_process_mapping")] == [
         b"1", b"2", b"m" * VALUE_LIMIT,
     ]  # fmt: skip
@@ -131,8 +131,8 @@ def test_names_of_every_allowed_length_are_asked_for(verb: str, size: int) -> No
     told = server()
     service, port = b"s" * size, b"p" * size
     line = b"cmd=%s_name service=%s port=%s" % (verb.encode(), service, port)
-    fields = {"rank": 0, "verb": verb, "service": service, "address": port}
-    assert say(told, 0, line) == [("send", "pmi_name", fields)]
+    fields = {"rank": 0, "verb": verb, "service": service, "port": port}
+    assert say(told, 0, line) == [("send", "pmi.asked", fields)]
     assert say(told, 0, b"cmd=get_maxes")[0][:2] == ("break", 0)  # before the answer
     assert told.answer(0, b"late") == []
 

@@ -19,7 +19,7 @@ FIRST = 1 << 20  # the number of a spawned rank 0, as the launcher gives it
 PLANNED = {"name": b"kvs", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0}
 SPAWNED = {
     **PLANNED, "world": 1, "first": FIRST, "name": b"kvs_1", "universe": 8, "apps": [1, 1],
-    "preput": [b"parent", b"port"],
+    "preput": [[b"parent", b"port"]],
 }  # fmt: skip
 
 
@@ -103,9 +103,9 @@ def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
     ranks.say(FIRST, b"cmd=barrier_in")
     waiting = {"type": "ask_waiting", "world": 1, "fence": "WORLD:0", "epoch": 0, "seconds": 1.0}
     ((_, kind, who),) = ranks.connections.replies().order(waiting)
-    assert (kind, who["never"]) == ("pmi_waiting", [FIRST + 2])
+    assert (kind, who["never"]) == ("pmi.waiting", [FIRST + 2])
     ((_, kind, fence),) = ranks.say(FIRST + 2, b"cmd=barrier_in")
-    assert (kind, fence["world"], fence["epoch"]) == ("pmi_fence", 1, 0)
+    assert (kind, fence["world"], fence["epoch"]) == ("pmi.committed", 1, 0)
     release = {"type": "release_fence", "world": 1, "fence": "WORLD:0", "epoch": 0, "keys": []}
     assert ranks.connections.replies().order({**release, "world": 0}) == []
     assert ranks.connections.replies().order(release) == []
@@ -127,7 +127,7 @@ def test_the_server_is_loaded_when_a_rank_speaks(two: Ranks) -> None:
     two.say(0, b"cmd=init pmi_version=1")
     assert two.connections.next_deadline() == 30.0
     ((_, kind, who),) = two.connections.tick(31.0)
-    assert (kind, who["never"]) == ("pmi_waiting", [1])
+    assert (kind, who["never"]) == ("pmi.waiting", [1])
 
 
 def test_a_rank_that_ended_before_anyone_spoke_opens_no_barrier(two: Ranks) -> None:
@@ -185,7 +185,7 @@ def test_each_rank_is_looked_at_when_it_first_speaks(two: Ranks) -> None:
 def test_the_last_words_of_a_rank_count(two: Ranks) -> None:
     os.write(two.ends[FIRST], b"cmd=abort exitcode=9\n")
     ((_, kind, fields),) = two.connections.ended(FIRST, 9, 0.0)
-    assert (kind, fields["rank"], fields["code"]) == ("pmi_abort", FIRST, 9)
+    assert (kind, fields["rank"], fields["code"]) == ("pmi.aborted", FIRST, 9)
 
 
 def test_an_abort_tells_the_error_file(two: Ranks, tmp_path: Path) -> None:

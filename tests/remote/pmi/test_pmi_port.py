@@ -60,7 +60,7 @@ class House:
             for fd, events in found:
                 call = self.poll.calls.get(fd)
                 actions: list[Any] = call(0.0, events) if call else []
-                notices += [action[2]["text"] for action in actions if action[1] == "notice"]
+                notices += [action[2]["text"] for action in actions if action[1] == "node.noticed"]
         return notices
 
     def tells(self, client: socket.socket, words: bytes, *, quiet: bool = True) -> bool:

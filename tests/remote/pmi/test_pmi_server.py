@@ -150,7 +150,7 @@ class TestFence:
         say(told, 1, put(b"b", b"2"))
         assert say(told, 1, b"cmd=barrier_in") == []
         ((send, kind, fields),) = say(told, 0, b"cmd=barrier_in")
-        assert (send, kind) == ("send", "pmi_fence")
+        assert (send, kind) == ("send", "pmi.committed")
         assert (fields["fence"], fields["epoch"]) == ("WORLD:0", 0)
         assert unpack(zlib.decompress(fields["keys"])) == [b"a", b"1", b"b", b"2"]
         actions = told.release(b"WORLD:0", 0, [packet(b"c", b"3"), packet()])
@@ -214,7 +214,7 @@ class TestFence:
         assert say(told, 0, b"cmd=barrier_in") == []
         assert told.ended(1) == []
         ((_, kind, fields),) = told.who(b"WORLD:0", 0, 3.0)
-        assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [1], [])
+        assert (kind, fields["never"], fields["absent"]) == ("pmi.waiting", [1], [])
 
 
 def test_finalize_and_a_second_life() -> None:
@@ -232,15 +232,15 @@ def test_finalize_and_a_second_life() -> None:
 def test_abort(words: bytes, code: int, text: str) -> None:
     told = server()
     fields = {"rank": 1, "code": code, "text": text}
-    assert say(told, 1, b"cmd=abort " + words) == [("send", "pmi_abort", fields)]
+    assert say(told, 1, b"cmd=abort " + words) == [("send", "pmi.aborted", fields)]
     assert say(told, 1, b"cmd=get_maxes") == []
 
 
 def test_names_are_asked_of_the_launcher() -> None:
     told = server()
     ((_, kind, fields),) = say(told, 0, b"cmd=publish_name service=s port=tag#0$port")
-    assert kind == "pmi_name"
-    assert fields == {"rank": 0, "verb": "publish", "service": b"s", "address": b"tag#0$port"}
+    assert kind == "pmi.asked"
+    assert fields == {"rank": 0, "verb": "publish", "service": b"s", "port": b"tag#0$port"}
     assert told.answer(0, b"cmd=publish_result rc=0\n")[0][:2] == ("reply", 0)
     assert told.answer(0, b"again") == []
 
@@ -248,7 +248,7 @@ def test_names_are_asked_of_the_launcher() -> None:
 def test_a_name_of_several_words_is_one_name() -> None:
     told = server()
     ((_, _, fields),) = say(told, 0, b"cmd=lookup_name service=ocean  model of=1 port=p")
-    assert (fields["service"], fields["address"]) == (b"ocean model", b"p")
+    assert (fields["service"], fields["port"]) == (b"ocean model", b"p")
 
 
 def test_a_port_that_no_client_could_read_is_not_published() -> None:
@@ -268,7 +268,7 @@ class TestSpawn:
         told = server()
         assert say(told, 0, *self.SEGMENT, b"spawnssofar=1", b"endcmd") == []
         ((_, kind, fields),) = say(told, 0, *self.SEGMENT, b"spawnssofar=2", b"endcmd")
-        assert kind == "pmi_spawn"
+        assert kind == "pmi.spawn_asked"
         segment = [2, [b"/bin/true", b"a b=c"], []]
         assert fields == {"rank": 0, "segments": [segment, segment], "preput": []}
         line = b"cmd=spawn_result rc=0\n"
@@ -292,7 +292,7 @@ class TestSpawn:
 
     def test_a_spawned_world_has_its_keys_and_programs_and_the_jobs_numbers(self) -> None:
         job = {"name": NAME, "size": 5, "mapping": b"", "patience": 30.0}
-        more = {"universe": 8, "apps": [1, 3, 1], "preput": [b"parent", b"port"]}
+        more = {"universe": 8, "apps": [1, 3, 1], "preput": [[b"parent", b"port"]]}
         ranks = [50, 53, 54]
         told = Server({**job, **more, "world": 2, "first": 50}, ranks)
         assert say(told, 53, get(b"parent")) == [("reply", 53, b"cmd=get_result rc=0 value=port\n")]
@@ -313,7 +313,7 @@ class TestPatience:
         say(told, 0, INIT[0][0], now=5.0)
         assert told.next_deadline() == 35.0
         fields = {"never": [1], "absent": [], "seconds": 30.0}
-        assert told.tick(35.0) == [("send", "pmi_waiting", fields)]
+        assert told.tick(35.0) == [("send", "pmi.waiting", fields)]
         assert told.next_deadline() == math.inf
 
     def test_a_rank_missing_in_a_barrier_is_named(self) -> None:
@@ -322,7 +322,7 @@ class TestPatience:
             say(told, rank, INIT[0][0])
         say(told, 1, b"cmd=barrier_in", now=2.0)
         fields = {"never": [], "absent": [0], "seconds": 30.0}
-        assert told.tick(32.0) == [("send", "pmi_waiting", fields)]
+        assert told.tick(32.0) == [("send", "pmi.waiting", fields)]
 
     def test_nothing_is_said_when_all_came(self) -> None:
         told = server(size=2)

@@ -24,7 +24,7 @@ SEGMENTS = [
     [2, [b"/usr/bin/python3", b"-c", b"print(1 == 2)"], [[b"host", b"n1,n2"]]],
     [1, [b"prog"], []],
 ]
-PREPUT = [b"PARENT_ROOT_PORT_NAME", b"tag#0$connentry#20DB$"]
+PREPUT = [[b"PARENT_ROOT_PORT_NAME", b"tag#0$connentry#20DB$"]]
 
 
 def request(*lines: bytes) -> Request:
@@ -52,7 +52,7 @@ def test_any_splitting_gives_the_same_request(data: st.DataObject) -> None:
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         found += told.feed(0, stream[start:end], 0.0)
     fields = {"rank": 0, "segments": SEGMENTS, "preput": PREPUT}
-    assert found[0] == ("send", "pmi_spawn", fields)
+    assert found[0] == ("send", "pmi.spawn_asked", fields)
     # lock-step: what follows before the answer is a breach, told once
     assert [action[0] for action in found[1:]] == ["break"]
 
@@ -134,7 +134,7 @@ def test_keys_of_the_first_segment_are_everybodys() -> None:
     put = [b"preput_num=1", b"preput_key_0=k", b"preput_val_0=v"]
     first = [b"nprocs=1", b"execname=p", b"totspawns=2", b"spawnssofar=1", *put, b"endcmd"]
     second = [*SECOND, b"preput_num=1", b"preput_key_0=k2", b"preput_val_0=v2", b"endcmd"]
-    assert request(*first, b"mcmd=spawn", *second).preput == [b"k", b"v"]
+    assert request(*first, b"mcmd=spawn", *second).preput == [[b"k", b"v"]]
 
 
 def test_items_keep_their_numbers_order() -> None:

@@ -26,7 +26,7 @@ def test_a_rank_is_told_where_to_come(house: House) -> None:
 
 def test_what_serves_is_asked_for_once(house: House) -> None:
     house.knock()
-    assert house.turn() == [("send", "pmix_wanted", {})]
+    assert house.turn() == [("send", "pmix.wanted", {})]
     house.knock()
     assert house.turn(0.05) == []
 
@@ -41,7 +41,7 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
     assert house.connections.spoken is False
     monkeypatch.undo()
     house.knock()
-    assert house.turn() == [("send", "pmix_wanted", {})]  # it still listens
+    assert house.turn() == [("send", "pmix.wanted", {})]  # it still listens
 
 
 @pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
@@ -55,7 +55,7 @@ def test_without_a_library_the_ranks_cannot_go_on(
     assert house.connections.replies().order(ORDER) == []
     ((_, kind, fields),) = house.turn()
     if mpi:  # the rank waits for its end
-        assert (kind, fields["library"]) == ("pmix_failed", mpi)
+        assert (kind, fields["library"]) == ("pmix.failed", mpi)
         assert "/no/libpmix.so.2" in fields["tried"]
         bridge = house.connections.replies().bridge
         assert bridge is not None
@@ -63,7 +63,7 @@ def test_without_a_library_the_ranks_cannot_go_on(
         os.close(bridge.link)
         bridge.link = -1
     else:  # somebody who is no rank of MPI's
-        assert kind == "notice"
+        assert kind == "node.noticed"
         assert house.turn() == []  # its end is no news
 
 
@@ -75,7 +75,7 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     assert house.connections.next_deadline() == 31.0
     assert house.connections.tick(30.0) == []
     ((_, kind, fields),) = house.connections.tick(31.0)
-    assert (kind, fields["never"], fields["absent"]) == ("pmi_waiting", [0], [])
+    assert (kind, fields["never"], fields["absent"]) == ("pmi.waiting", [0], [])
     assert house.connections.next_deadline() == math.inf
     asked = {"type": "ask_waiting", **FENCE, "seconds": 3.0}
     ((_, _, fields),) = house.connections.replies().order(asked)
@@ -162,7 +162,7 @@ def test_an_abort_waits_for_the_end_that_may_have_caused_it(house: House) -> Non
     assert house.turn() == []
     assert house.connections.tick(1.0 + HESITATION / 2) == []
     ((_, kind, fields),) = house.connections.tick(1.0 + HESITATION)
-    assert (kind, fields["rank"], fields["code"], fields["text"]) == ("pmi_abort", 1, 7, "")
+    assert (kind, fields["rank"], fields["code"], fields["text"]) == ("pmi.aborted", 1, 7, "")
     end.close()
 
 
@@ -172,7 +172,7 @@ def test_an_end_is_told_if_ranks_still_needed_it(house: House, done: bool) -> No
     end.sendall(control("connected", rank=0) + (control("finalized", rank=0) if done else b""))
     house.turn()
     end.close()
-    told = [] if done else [("send", "pmix_failed", {"library": "", "tried": ""})]
+    told = [] if done else [("send", "pmix.failed", {"library": "", "tried": ""})]
     assert house.turn() == told
 
 
@@ -234,7 +234,7 @@ def test_without_a_folder_it_cannot_be_served(house: House) -> None:
     house.knock()
     house.turn()
     ((_, kind, fields),) = house.connections.replies().order(ORDER)
-    assert kind == "pmix_failed"
+    assert kind == "pmix.failed"
     assert "no folder can be made for its files" in fields["tried"]
     house.connections.folder = place
 
@@ -258,7 +258,7 @@ def test_one_that_says_what_is_no_message_counts_as_ended(house: House, said: by
     end.sendall(control("connected", rank=0))
     house.turn()
     end.sendall(said)
-    assert house.turn() == [("send", "pmix_failed", {"library": "", "tried": ""})]
+    assert house.turn() == [("send", "pmix.failed", {"library": "", "tried": ""})]
     assert house.turn(0.01) == []
     assert end.recv(1) == b""
     end.close()
@@ -291,10 +291,10 @@ def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     name = {"verb": "lookup", "key": b"door", "value": b"", "wait": True, "once": False}
     end.sendall(control("name", id=5, rank=1, **name))
     ((_, kind, fields),) = house.turn()
-    assert (kind, fields["rank"], fields["ask"], fields["wait"]) == ("pmi_name", 1, 5, True)
+    assert (kind, fields["rank"], fields["ask"], fields["wait"]) == ("pmi.asked", 1, 5, True)
     end.sendall(control("spawn", id=6, rank=0, segments=[[2, [b"prog"], []]]))
     ((_, kind, fields),) = house.turn()
-    assert (kind, fields["ask"], fields["segments"]) == ("pmi_spawn", 6, [[2, [b"prog"], []]])
+    assert (kind, fields["ask"], fields["segments"]) == ("pmi.spawn_asked", 6, [[2, [b"prog"], []]])
     replies = house.connections.replies()
     assert replies.order(WORLD) == []
     for ask, line in ((5, b" rc=0 port=\3a port=b"), (6, b" rc=0 world=1"), (6, b" rc=0 world=1")):

@@ -25,7 +25,7 @@ def test_a_fence_goes_up_and_comes_down(house: House) -> None:
     end.sendall(control("fence", id=5, members=ALL, data=b"mine"))
     ((_, kind, fields),) = house.turn()
     packet = fields.pop("keys")
-    assert (kind, fields, zlib.decompress(packet)) == ("pmi_fence", FENCE, b"mine")
+    assert (kind, fields, zlib.decompress(packet)) == ("pmi.committed", FENCE, b"mine")
     keys = [packet, zlib.compress(b"theirs")]
     order = {"type": "release_fence", **FENCE, "number": 0, "keys": keys}
     assert house.connections.replies().order({**order, "epoch": 1}) == []  # out of turn
@@ -114,14 +114,17 @@ def test_a_fence_that_cannot_be_sent_lets_its_ranks_out(
     monkeypatch.setattr(pmix_bridge, "PACKET_LIMIT", size - 1)
     end.sendall(control("fence", id=1, members=ALL, data=data))
     ((_, kind, fields),) = house.turn()
-    assert (kind, fields["text"]) == ("notice", f"MPI: a fence of {told} bytes cannot be sent")
+    assert (kind, fields["text"]) == (
+        "node.noticed",
+        f"MPI: a fence of {told} bytes cannot be sent",
+    )
     released(end, 1, OUT_OF_RESOURCE)
     monkeypatch.setattr(pmix_bridge, "PACKET_LIMIT", size)
     end.sendall(control("fence", id=2, members=[[b"kvs_7", [3, 2, 1, 0, 0]]], data=data))
     ((_, kind, fields),) = house.turn()
-    assert (kind, fields["fence"], fields["epoch"]) == ("pmi_fence", "WORLD" + TAG, 0)
+    assert (kind, fields["fence"], fields["epoch"]) == ("pmi.committed", "WORLD" + TAG, 0)
     end.sendall(control("fence", id=3, members=ALL, data=b""))  # the one before is not over
-    assert house.turn()[0][1] == "notice"
+    assert house.turn()[0][1] == "node.noticed"
     released(end, 3, OUT_OF_RESOURCE)
     end.close()
 

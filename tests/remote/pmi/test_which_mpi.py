@@ -31,7 +31,7 @@ def ranks() -> Iterator[Ranks]:
 
 def look(connections: PmiConnections, **fields: Any) -> dict[str, Any]:
     ((_, kind, found),) = connections.replies().order({**LOOK, **fields})
-    assert kind == "mpi_inside"
+    assert kind == "mpi.inside"
     return dict(found)
 
 
@@ -40,9 +40,9 @@ def test_those_between_init_and_finalize(ranks: Ranks) -> None:
     for rank in (0, 1, 2):
         ranks.say(rank, b"cmd=init pmi_version=1")
     ranks.say(0, b"cmd=finalize")
-    assert look(ranks.connections) == {"inside": [1, 2], "over": []}
+    assert look(ranks.connections) == {"ranks": [1, 2], "over": []}
     ranks.connections.ended(2, 0, 0.0)
-    assert look(ranks.connections)["inside"] == [1]
+    assert look(ranks.connections)["ranks"] == [1]
 
 
 def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -> None:

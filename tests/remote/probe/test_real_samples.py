@@ -32,12 +32,12 @@ def test_samples_of_real_ranks(agent: Agent) -> None:
     sample(agent)
 
     def busy() -> bool:
-        seen = [s["ranks"] for s in agent.reports if s["type"] == "sample"]
+        seen = [s["ranks"] for s in agent.reports if s["type"] == "node.sampled"]
         asleep = any(rank == 0 and state == "S" for rank, state, *_ in (seen or [[]])[-1])
         return asleep and any(rank == 1 and cpu > 0.05 for rank, _, cpu, *_ in seen[-1])
 
     agent.until(busy)
-    ranks = [s for s in agent.reports if s["type"] == "sample"][-1]["ranks"]
+    ranks = [s for s in agent.reports if s["type"] == "node.sampled"][-1]["ranks"]
     (_, state, idle, rss, threads, processes) = ranks[0][:6]
     assert (state, threads, processes) == ("S", 1, 1)
     assert idle <= 0.05
@@ -51,7 +51,7 @@ def test_what_takes_samples_is_not_left_behind(agent: Agent) -> None:
     agent.prepare()
     agent.start(["sleep", "0.5"])
     sample(agent)
-    agent.report("sample")
+    agent.report("node.sampled")
     assert agent.status() == 0
     assert agent.finish()["killed"] == 0
 
@@ -62,12 +62,12 @@ def test_a_sampler_that_is_killed_is_told_and_harms_nobody() -> None:
         agent.prepare()
         (rank,) = agent.start(["sleep", "1000"]).values()
         sample(agent)
-        agent.report("sample")
+        agent.report("node.sampled")
         guarded = Path(f"/proc/{rank}/stat").read_text().rpartition(")")[2].split()[1]
         children = Path(f"/proc/{guarded}/task/{guarded}/children").read_text().split()
         (sampler,) = {int(pid) for pid in children} - {rank}
         os.kill(sampler, signal.SIGKILL)
-        assert "nothing is sampled any more" in agent.report("notice")["text"]
+        assert "nothing is sampled any more" in agent.report("node.noticed")["text"]
         agent.finish()
     finally:
         agent.close()
@@ -78,7 +78,7 @@ def test_nobody_samples_before_the_start() -> None:
     try:
         agent.prepare()
         sample(agent)
-        assert "'sample' ignored while prepared" in agent.report("notice")["text"]
+        assert "'sample' ignored while prepared" in agent.report("node.noticed")["text"]
         agent.finish()
     finally:
         agent.close()
@@ -116,7 +116,7 @@ def test_gpus_that_hang_hold_nobody(tmp_path: Path) -> None:
         agent.prepare()
         agent.start(["sleep", "1000"])
         sample(agent)
-        agent.until(lambda: sum(r["type"] == "sample" for r in agent.reports) >= 3)
+        agent.until(lambda: sum(r["type"] == "node.sampled" for r in agent.reports) >= 3)
         assert not any(r.get("gpus") for r in agent.reports)
         assert agent.finish()["killed"] == 0
     finally:

@@ -30,7 +30,7 @@ load_batch()
 def stacks(agent: Agent, seconds: float = 0.0, within: float = 30.0) -> dict[str, Any]:
     order = {"number": 7, "seconds": within}
     agent.order("sample", seconds=seconds, parts=payload.parts(PARTS), stacks=order)
-    found = agent.report("stacks")
+    found = agent.report("node.stacks")
     assert found["number"] == 7
     return found
 
@@ -95,13 +95,13 @@ def test_the_signal_goes_to_nobody_who_does_not_wait_for_it(hooked: Callable[...
     ((_, _, _, how, text),) = stacks(agent)["ranks"]
     assert how == "proc"
     assert text.startswith((b"S ", b"R "))  # it may not sleep yet
-    assert agent.found("exited") is None
+    assert agent.found("rank.exited") is None
     assert agent.finish()["killed"] == 0
 
 
 def test_a_stopped_rank_is_seen_by_the_kernel(hooked: Callable[..., Agent]) -> None:
     agent = hooked()
-    pid = agent.found("spawned")["pids"][0][1]  # type: ignore[index]
+    pid = agent.found("rank.spawned")["pids"][0][1]  # type: ignore[index]
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     ((_, told, state, how, _),) = stacks(agent)["ranks"]
@@ -123,7 +123,7 @@ def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, moo
         assert how == ("py-spy" if mood == "well" else "faulthandler")
     assert (b"f (a.py:1)" in found) == (mood == "well")
     assert (tmp_path / "asked").read_text() == f"dump --nonblocking --full-filenames --pid {pid}\n"
-    agent.report("sample")  # it goes on with that
+    agent.report("node.sampled")  # it goes on with that
     assert agent.finish()["killed"] == 0
 
 
@@ -148,7 +148,7 @@ def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Pa
             while not asked.endswith(b"verbose status\n"):
                 asked += link.recv(100)
             link.sendall(b"rank 3 is behind\n")
-        found = agent.report("stacks")
+        found = agent.report("node.stacks")
     assert asked.startswith(b"client protocol 2\n")
     assert found["ras"] == b"SERVER PROTOCOL 2\nrank 3 is behind\n"
     assert found["flights"] == [[0, str(dump), 2, b"\x80\x04"]]

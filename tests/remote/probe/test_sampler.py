@@ -136,7 +136,7 @@ class TestSampling:
         assert waits == [1002.0, 1004.0, 1009.0]
         assert [said["at"] for _, said in written] == [1000.0, 1002.0, 1009.0, 1009.5]
         out, said = written[0]
-        assert (out, said["type"], said["late"], said["mark"]) == (5, "sample", True, 77)
+        assert (out, said["type"], said["late"], said["mark"]) == (5, "node.sampled", True, 77)
         assert said["gpus"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
         tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         assert said["ranks"] == [[3, "S", 300 / tick, 4 * page, 2, 1, [0], [0]]]
@@ -164,15 +164,15 @@ class TestHeard:
 
     def test_what_it_says_is_passed_on(self, one: sampler.Sampler) -> None:
         assert one.read(False) == []
-        sample = control("sample", at=1.0, ranks=[[3, "S"], [4, "R"]])
-        frames = sample + control("stacks", number=7)
+        sample = control("node.sampled", at=1.0, ranks=[[3, "S"], [4, "R"]])
+        frames = sample + control("node.stacks", number=7)
         os.write(self.said, frames[:-3])
         # the agent adds for how long each has not written
         told = {"at": 1.0, "ranks": [[3, "S", 1.5], [4, "R", None]]}
-        assert one.read(False) == [("send", "sample", told)]
+        assert one.read(False) == [("send", "node.sampled", told)]
         os.write(self.said, frames[-3:] + frames)
         # where nobody reads samples, what was asked for once still counts
-        assert one.read(True) == [("send", "stacks", {"number": 7})] * 2
+        assert one.read(True) == [("send", "node.stacks", {"number": 7})] * 2
         assert self.signals == []
 
     @pytest.mark.parametrize("how", ["ends", "frame", "body"])
@@ -187,7 +187,7 @@ class TestHeard:
         else:
             os.write(self.said, b"\xff" * 12 if how == "frame" else encode(CONTROL, b"\xff"))
         text = "the sampler ended; nothing is sampled any more"
-        assert one.read(False) == ([("send", "notice", {"text": text})] if seconds else [])
+        assert one.read(False) == ([("send", "node.noticed", {"text": text})] if seconds else [])
         assert one.fd == -1
         group = 1 << 23
         assert self.signals == [(-group, signal.SIGSTOP), (group, 9), (-group, 9)]
