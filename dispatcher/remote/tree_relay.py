@@ -128,7 +128,7 @@ def die_with_parent() -> None:
         pass  # a Python without it: who stops a relay has to continue it
 
 
-class Relay:
+class TreeRelay:
     """Serves the link of descriptors ``come`` and ``go``."""
 
     def __init__(self, come: int, go: int) -> None:
@@ -363,7 +363,7 @@ def serve(sync: bytes) -> None:
     os.dup2(null, 0)
     os.dup2(2, 1)
     os.write(go, sync)
-    relay = Relay(come, go)
+    relay = TreeRelay(come, go)
     try:
         relay.run()
     except mux.Malformed:

@@ -195,7 +195,7 @@ def tree_near(data: bytes) -> None:
 def tree_far(data: bytes) -> None:
     come, into = os.pipe()
     out, go = os.pipe()
-    relay = tree_relay.Relay(come, go)
+    relay = tree_relay.TreeRelay(come, go)
     opened: list[int] = []
     real = tree_relay.in_memory
 

@@ -119,7 +119,7 @@ def test_one_that_is_stopped_holds_back_no_other(two: Two) -> None:
 def test_what_waits_for_a_link_goes_in_few_writes() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # each write is told
     with ours, theirs:
-        relay = tree_relay.Relay(os.dup(theirs.fileno()), theirs.fileno())
+        relay = tree_relay.TreeRelay(os.dup(theirs.fileno()), theirs.fileno())
         for number in range(3):
             relay._send(number, mux.OUTPUT, b"key")
         relay._send(9, mux.OUTPUT, bytes(mux.LARGEST))
