@@ -5,122 +5,145 @@ A socket lets other shells ask where the ranks are, and stop or restart them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeReady, Sink
+from dispatcher.core.events.run_events import Entry, Event, RunRestarting, Sink
 from dispatcher.jobs import registry
-from dispatcher.jobs.status import Phase
+from dispatcher.jobs.job_server import JobServer
+from dispatcher.jobs.lost_hosts import LostBefore
 from dispatcher.model import errors
-from dispatcher.model.errors import CannotRestart, DispatchError
-from dispatcher.model.paths import RunPaths
+from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
+from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.runner.loop import Stop
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from dispatcher.jobs.status import OnAnswer, OrderServer
+    from dispatcher.api.run_session import RunSession
     from dispatcher.plan.job.parts import Program
 
 
-class LostBefore(Sink):
-    """Warns if an earlier job lost a host, whose old ranks may still run there, and how long.
+class JobRecord(Sink):
+    """The record of the run of ``session``, for which it is a sink; ``conclude`` records the end.
 
-    names: of the run's hosts. Hosts are identified by machine, because names may be reused.
-    """
-
-    def __init__(self, names: Sequence[str], tell: Callable[[Event], None]) -> None:
-        self._names, self._tell = names, tell
-        self._left = registry.left()
-        self._machines: dict[str, str] = {}
-
-    def event(self, entry: Entry) -> None:
-        if isinstance(entry.event, NodeReady):
-            node, machine = entry.event.node, entry.event.facts.machine
-            self._machines[self._names[node]] = machine
-            if seconds := self._left.pop(machine, 0.0):
-                text = f"an earlier job lost it: that job's ranks may run on for {seconds:.0f} s"
-                self._tell(NodeNoticed(node, text))
-
-    def write_down(self, left: Mapping[str, float]) -> None:
-        """Remember what this run has ``left``; see ``Report.may_run_on``. Raises: OSError."""
-        known = {name: self._machines[name] for name in left if self._machines.get(name)}
-        if known:
-            registry.note_left({machine: left[name] for name, machine in known.items()})
-
-
-class JobRecord:
-    """The record of ``plan``; ``sinks`` get the run's events, ``conclude`` its end.
-
-    reach: the flags for reaching hosts. paths: of its files, if it keeps any. tell: sends the run
-    an event; restart: starts its ranks again. detached: it runs in the background. by_program: a
-    program started it, not a shell. say: prints a note if there is no record (a home that is full
-    or read-only); the run goes on without one.
+    It has what the job's socket answers (``job_server.Orders``). reach: the flags for reaching
+    hosts. paths: of its files, if it keeps any. say: prints a note if there is no record (a home
+    that is full or read-only); the run goes on without one. tell: sends the run another shell's
+    order. program_of: the program for the new words of a restart. slow: lines on slow ranks.
+    started: called with the number of ranks when all run; given only in the background.
+    by_program: a program started the run, not a shell.
+    Raises: FileUnusable in the background if there is no record, for no command could reach the
+    job.
     """
 
     def __init__(
         self,
-        plan: JobPlan,
+        session: RunSession,
         reach: Mapping[str, Any],
         paths: RunPaths | None,
-        tell: Callable[[Event], None],
-        restart: Callable[[Change], None],
         say: Callable[[str], None],
         *,
-        detached: bool = False,
+        tell: Callable[[Event], None] | None = None,
+        program_of: Callable[[tuple[str, ...]], Program] | None = None,
+        slow: Callable[[], Sequence[str]] = tuple,
+        started: Callable[[int], None] | None = None,
         by_program: bool = False,
     ) -> None:
-        self._plan, self._restart, self._detached, self._say = plan, restart, detached, say
-        self._lost = LostBefore([one.host.name for one in (*plan.nodes, *plan.spares)], tell)
-        self._server: OrderServer | None = None
-        self.sinks: list[Sink] = []
-        self._folder = None
+        self._session, self._state, self._plan = session, session.state, session.plan
+        self._paths, self._say, self._slow, self._started = paths, say, slow, started
+        self._tell = tell or session.tell
+        self._program_of = program_of or (lambda words: other_words(self._plan, words))
+        self._stop = Stop(self._tell, "dispatch stop")
+        self._phase = ""
+        self._folder: Path | None = None
+        self._server: JobServer | None = None
+        self._stacks: Sink | None = None  # made when a client first asks
+        hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
+        self._lost = LostBefore(self._state.hosts, session.tell)
         try:
             self._folder = registry.enroll(
-                plan.run_id,
-                program=plan.command,
-                hosts=[
-                    (host.name, host.user, host.port)
-                    for host in (one.host for one in (*plan.nodes, *plan.spares))
-                ],
-                ranks=None if plan.is_open else plan.world_size,
+                self._plan.run_id,
+                program=self._plan.command,
+                hosts=[(host.name, host.user, host.port) for host in hosts],
+                ranks=None if self._plan.is_open else self._plan.world_size,
                 logs=None if paths is None else paths.folder,
-                detached=detached,
+                detached=started is not None,
                 by_program=by_program,
                 reach=reach,
             )
-            self.sinks = [Phase(self._folder), self._lost]
-            self._serve(plan, paths, tell)
+            self._note_phase(self._folder)
+            self._server = JobServer(self._folder, self)
         except (OSError, DispatchError) as error:
             self._unrecorded(error)
 
-    def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
-        """Set up the socket for questions and orders of other shells. Raises: OSError."""
-        from dispatcher.jobs.status import OrderServer
-        from dispatcher.runner.loop import Stop
+    def event(self, entry: Entry) -> None:
+        if self._folder is None:
+            return
+        self._note_phase(self._folder)
+        if isinstance(entry.event, RunRestarting):
+            words = getattr(entry.event.cause, "words", ())  # verdicts are not loaded for this
+            if words:
+                with contextlib.suppress(OSError, ValueError):
+                    registry.note_program(self._folder, words)
+        for sink in (self._lost, self._server, self._stacks):
+            if sink is not None:
+                sink.event(entry)
 
-        assert self._folder is not None
+    def _note_phase(self, folder: Path) -> None:
+        """Write down what the run does now; a disk that refuses it costs the word, not the job."""
+        if self._phase == self._state.phase:
+            return
+        self._phase = self._state.phase
+        with contextlib.suppress(OSError):
+            registry.note_phase(folder, self._phase)
+        if self._phase == "running" and self._started is not None:
+            self._started(self._state.world_size)
 
-        def ask() -> None:
-            from dispatcher.core.events.monitor_events import StacksWanted
+    def picture(self) -> Mapping[str, Any]:
+        """The progress of the run, as plain values."""
+        from dispatcher.output.monitor.run_picture import encode_picture, picture_of
 
-            tell(StacksWanted())
+        return encode_picture(picture_of(self._state))
 
-        self._server = OrderServer(
-            self._folder,
-            Stop(tell, "dispatch stop").ordered,
-            gather=ask,
+    def table(self) -> Mapping[str, Any]:
+        """The state of each rank, as plain values."""
+        from dispatcher.output.monitor.run_picture import snapshot_of
+
+        return snapshot_of(self._state, self._slow()).plain()
+
+    def sample(self, seconds: float) -> None:
+        """Have the ranks measured so often from now on."""
+        from dispatcher.core.events.monitor_events import SamplesWanted
+
+        self._tell(SamplesWanted(seconds))
+
+    def gather(self) -> None:
+        """Find where the ranks are, for the clients that asked."""
+        from dispatcher.core.events.monitor_events import StacksWanted
+        from dispatcher.output.text.stacks_text import Stacks
+
+        if self._stacks is None:
+            assert self._server is not None, "which asks for them"
+            # with a limit for silence the files are written anyway
+            paths = None if self._plan.limits.hang_timeout else self._paths
+            folder = None if paths is None else paths.folder
             # the answer names no file if the disk refused, so no warning is needed
-            make_sink=lambda told: stacks_sink(plan, paths, told, lambda line: None),
-            restart=self._order_restart,
-        )
-        self.sinks.append(self._server)
+            self._stacks = Stacks(self._state.hosts, folder, self._server.stacks, lambda line: None)
+        self._tell(StacksWanted())
 
-    def _order_restart(self, order: Mapping[str, Any]) -> None:
+    def stop(self, way: str) -> None:
+        """End the job: "stop", "kill" or the number of the signal to begin with."""
+        self._stop.ordered(way)
+
+    def restart(self, order: Mapping[str, Any]) -> None:
         """Restart the ranks as ``order`` asks. Raises: DispatchError, Malformed."""
         from dispatcher.jobs.job_socket import restart_of
         from dispatcher.plan.variables import exported
@@ -132,35 +155,33 @@ class JobRecord:
                 "it has several programs, which only start again as they are",
                 hint="dispatch restart without arguments",
             )
-        self._restart(Change(self._program(words) if words else None, tuple(exports.items())))
-
-    def _program(self, words: tuple[str, ...]) -> Program:
-        """The program for the ranks' new ``words``. Raises: DispatchError."""
-        self._check_script(self._plan.program.argv[0], words, self._plan.cwd)
-        return replace(self._plan.program, argv=words)
-
-    def _check_script(self, old: str, words: tuple[str, ...], folder: str) -> None:
-        """Refuse ``words`` whose script is not here, where the ``old`` one is, in ``folder``.
-
-        Hosts may have scripts that this machine has not, but a script that no host has would end
-        the job.
-        """
-        if self._plan.program.kind == "command":
-            return
-        new = words[0]
-        here = {name: os.path.exists(os.path.join(folder, name)) for name in (old, new)}
-        if here[old] and not here[new]:
-            is_script = "/" in new or new.endswith(".py")  # else arguments alone were meant
-            line = shlex.join([old, *(words[1:] if is_script else words)])
-            raise CannotRestart(
-                f"{new}: no such script in {folder}",
-                hint=f"dispatch restart {self._plan.run_id} -- {line}",
-            )
+        program = self._program_of(words) if words else None
+        self._session.restart(Change(program, tuple(exports.items())))
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         """Print a note that the run has no record, or no socket, and go on."""
         why = error.message if isinstance(error, DispatchError) else errors.reason(error)
-        self._say(f"note: dispatch jobs and stop will not know this job: {why}")
+        if self._started is None:
+            self._say(f"note: dispatch jobs and stop will not know this job: {why}")
+            return
+        refused = FileUnusable(
+            f"--detach: the job cannot be recorded in {state_folder()}: {why}",
+            hint="XDG_STATE_HOME=DIR dispatch ...  # your own folder on a disk with room",
+        )
+        self.__exit__(None, refused, None)
+        raise refused from None
+
+    def shown_to_clients(self, say: Callable[[str], None]) -> Callable[[str], None]:
+        """``say``, but clients get the lines as well."""
+        server = self._server
+        if server is None:
+            return say
+
+        def both(line: str) -> None:
+            say(line)
+            server.say(line)
+
+        return both
 
     def answer(self) -> None:
         """Accept questions and orders of other shells from now on."""
@@ -188,15 +209,29 @@ class JobRecord:
             except OSError as error:  # the exit code is worth more than the file
                 self._say(f"note: dispatch jobs will not know how it ended: {errors.reason(error)}")
         if self._server is not None:
-            self._server.finish(exit_code, lines if self._detached else ())
+            self._server.finish(exit_code, lines)
 
 
-def stacks_sink(
-    plan: JobPlan, paths: RunPaths | None, told: OnAnswer, warn: Callable[[str], None]
-) -> Sink:
-    """The sink that answers clients which ask where the ranks are, and writes stacks to files."""
-    from dispatcher.output.text.stacks_text import Stacks
+def other_words(plan: JobPlan, words: tuple[str, ...]) -> Program:
+    """The program of ``plan`` with other ``words``. Raises: DispatchError."""
+    check_script(plan, plan.program.argv[0], words, plan.cwd)
+    return replace(plan.program, argv=words)
 
-    # with a limit for silence the files are written anyway
-    at = paths.folder if paths is not None and not plan.limits.hang_timeout else None
-    return Stacks([node.host.name for node in (*plan.nodes, *plan.spares)], at, told, warn)
+
+def check_script(plan: JobPlan, old: str, words: tuple[str, ...], folder: str) -> None:
+    """Refuse ``words`` whose script is not here, where the ``old`` one is, in ``folder``.
+
+    Hosts may have scripts that this machine has not, but a script that no host has would end
+    the job.
+    """
+    if plan.program.kind == "command":
+        return
+    new = words[0]
+    here = {name: os.path.exists(os.path.join(folder, name)) for name in (old, new)}
+    if here[old] and not here[new]:
+        is_script = "/" in new or new.endswith(".py")  # else arguments alone were meant
+        line = shlex.join([old, *(words[1:] if is_script else words)])
+        raise CannotRestart(
+            f"{new}: no such script in {folder}",
+            hint=f"dispatch restart {plan.run_id} -- {line}",
+        )

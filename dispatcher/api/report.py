@@ -222,7 +222,6 @@ class Fold(RunState):
         self._closed: mon.RunClosed | None = None
         self._excluded: list[Exclusion] = []
         self._addresses: dict[int, set[str]] = {}  # host -> its addresses
-        self._programs: tuple[str, ...] = ()  # of each rank, where there are several
         self._per_node = False
 
     def _begin(self, world_size: int) -> None:
@@ -244,9 +243,8 @@ class Fold(RunState):
                 self._addresses.setdefault(node, set()).add(address)
             case ev.HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
-            case ev.RanksPlaced(parts=parts):  # of a new attempt
-                self._per_node = entry.event.per_node
-                self._programs = tuple(name for name, size in parts for _ in range(size))
+            case ev.RanksPlaced(per_node=per_node):
+                self._per_node = per_node
             case WorldPlaced():
                 self._spawned.append(entry.event)
             case MpiFound(node):
@@ -272,7 +270,7 @@ class Fold(RunState):
         known = {hosts[node]: each for node, each in self._addresses.items()}
         lines += verdict_text.describe(
             verdict, nodes, pids, last, closed.advice.get, closed.errors, known,
-            self._programs, self._per_node,
+            self.program_of, self._per_node,
         )  # fmt: skip
         lines += verdict_text.outcome(verdict)
         return Report(
@@ -317,21 +315,19 @@ class Fold(RunState):
         self, verdict: verdicts.Verdict, closed: mon.RunClosed, hosts: Sequence[str]
     ) -> tuple[RankEnding, ...]:
         started = {rank: one for rank, one in self.ranks.items() if one.pid is not None}
+        times = {rank: (one.pid, one.began, one.ended) for rank, one in started.items()}
         seated = {rank: node.host for node in closed.nodes for rank in node.ranks}
         seated.update((rank, hosts[one.node]) for rank, one in started.items())
         written = {rank: (out, err) for rank, out, err in closed.written}
         endings = []
         for rank, host in sorted(seated.items()):
-            pid, began, ended = None, None, None
-            if rank in started:
-                known = started[rank]
-                pid, began, ended = known.pid, known.began, known.ended
-            program = self._programs[rank] if rank < len(self._programs) else None
-            out, err = written.get(rank, (0, 0))
-            status = verdict.statuses.get(rank)
+            pid, began, ended = times.get(rank, (None, None, None))
             endings.append(
-                RankEnding(placement.name(rank), host, pid, status, out, err, began, ended, program)
-            )
+                RankEnding(
+                    placement.name(rank), host, pid, verdict.statuses.get(rank),
+                    *written.get(rank, (0, 0)), began, ended, self.program_of(rank) or None,
+                )
+            )  # fmt: skip
         return tuple(endings)
 
 

@@ -131,11 +131,9 @@ class Running(BackgroundRun[Report, Line | Entry]):
 
     def _carry_out(self) -> Report:
         session = self._session
-        record = JobRecord(
-            self.plan, fields_of(self._reach.ways), self._paths, session.tell, session.restart,
-            self._say, by_program=True,
-        )  # fmt: skip
-        session.add(*record.sinks)
+        ways = fields_of(self._reach.ways)
+        record = JobRecord(session, ways, self._paths, self._say, by_program=True)
+        session.add(record)
         with record, self._reach:
             record.answer()
             report = self._session.run(())

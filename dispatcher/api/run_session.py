@@ -30,7 +30,6 @@ from dispatcher.output.run_state import RunState
 from dispatcher.output.text.fold import Advise, no_advice
 from dispatcher.output.text.story import Tail, errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
-from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.runner.loop import POLL, Stop
@@ -148,17 +147,13 @@ class RunSession:
             sink_failed=sink_failed or self._warn_about,
         )
         self.home, self.host_of = self._runner.home, self._runner.host_of
+        self.program_of = self.state.program_of
         self.restart, self.add = self._runner.restart, self._runner.add
 
     @property
     def plan(self) -> JobPlan:
         """The present plan: closed once the hosts' GPUs were counted."""
         return self._runner.plan
-
-    def program_of(self, rank: int) -> str:
-        """The name of the program of ``rank``; "" if the job has only one, or for spawned ranks."""
-        parts = self._runner.plan.parts
-        return self._runner.plan.part_of(rank).name if parts and rank < placement.FIRST else ""
 
     def error_of(self, cause: Cause) -> str:
         """The error that the rank of ``cause`` wrote, in a line; "" where that is not known."""

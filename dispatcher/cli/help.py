@@ -26,7 +26,7 @@ PURPOSES: dict[str, dict[str, str]] = {
     },
     "Look at jobs": {
         "jobs": "List your jobs, running and recently ended.",
-        "attach": "Show the output of a job in the background as it comes.",
+        "attach": "Show the output of a running job as it comes.",
         "logs": "Show the output of a job's ranks so far.",
         "top": "Show CPU, memory, GPU and last line of every rank.",
         "stacks": "Show each rank's position in its program.",

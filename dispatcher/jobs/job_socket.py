@@ -1,11 +1,10 @@
 """The socket of a job: its place, its protocol, and the client's side.
 
-A client sends one line of JSON, its order: ``attach`` (with ``output``, ``rests``, ``picture``,
-``table``: seconds), ``stop`` (``now``, ``signal``), ``stacks``, or ``restart`` (``words``,
-``exports``). The launcher sends frames: a line of JSON with a ``type``, then ``size`` bytes, if it
-has that field. First comes ``hello`` with ``passed`` and ``ended``, then ``rest``, ``output``,
-``gap`` (bytes left out), ``ended``, ``placed``, ``picture``, ``table``, ``stacks``, ``restarted``,
-``refused``, ``say``, and last ``verdict``. Lines and sizes are bounded; unknown types are ignored.
+A client sends one line of JSON, its order: ``attach`` (with ``notes``, ``picture``, ``table``:
+seconds), ``stop`` (``now``, ``signal``), ``stacks``, or ``restart`` (``words``, ``exports``). The
+launcher sends frames, each a line of JSON with a ``type``: ``picture``, ``table``, ``stacks``,
+``restarted``, ``refused``, ``say``, and last ``verdict``. Lines are bounded; unknown types are
+ignored. The output of the ranks does not go this way: it is in the job's files.
 """
 
 from __future__ import annotations
@@ -23,10 +22,9 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.jobs.registry import PAUSED, Job, find, not_running
 
-#: bytes at most of an order, which may hold arguments, and of a frame's line and payload
+#: bytes at most of an order, which may hold arguments, and of a frame
 LONGEST_ORDER = 128 << 10
 LONGEST_LINE = 64 << 20
-LARGEST = 64 << 20
 
 #: seconds between two samples
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
@@ -40,9 +38,9 @@ class Malformed(ValueError):
     """Data from the other end breaks this protocol."""
 
 
-def frame(payload: bytes = b"", **fields: Any) -> bytes:
-    """One frame; ``fields`` are its line."""
-    return json.dumps(fields).encode() + b"\n" + payload
+def frame(**fields: Any) -> bytes:
+    """One frame of these ``fields``."""
+    return json.dumps(fields).encode() + b"\n"
 
 
 def parse_order(line: bytes) -> Mapping[str, Any]:
@@ -54,11 +52,6 @@ def parse_order(line: bytes) -> Mapping[str, Any]:
     if not isinstance(order, dict) or order.get("order") not in ORDERS:
         raise Malformed("not an order")
     return order
-
-
-def wants_output(order: Mapping[str, Any]) -> bool:
-    """Whether the client wants to see what the ranks write."""
-    return order["order"] == "attach" and order.get("output") is not False
 
 
 def way_to_stop(order: Mapping[str, Any]) -> str:
@@ -122,27 +115,23 @@ def refused(why: str, hint: str | None = None) -> bytes:
 
 
 class Frames:
-    """Bytes in, frames out: ``feed`` gives (line's fields, payload) of each that is complete."""
+    """Bytes in, frames out: ``feed`` gives the fields of each that is complete."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         """Raises: Malformed."""
         self._rest += data
         while (end := self._rest.find(b"\n")) >= 0:
             try:
                 fields = json.loads(self._rest[:end])
-                size = int(fields.get("size", 0))
-            except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
-                raise Malformed("not a frame") from None
-            if not 0 <= size <= LARGEST:
-                raise Malformed("too large a frame")
-            if len(self._rest) < end + 1 + size:
-                return
-            payload = bytes(self._rest[end + 1 : end + 1 + size])
-            del self._rest[: end + 1 + size]
-            yield fields, payload
+            except (ValueError, RecursionError):
+                fields = None
+            if not isinstance(fields, dict):
+                raise Malformed("not a frame")
+            del self._rest[: end + 1]
+            yield fields
         if len(self._rest) > LONGEST_LINE:
             raise Malformed("too long a line")
 
@@ -230,11 +219,11 @@ class JobConnection:
         Raises: DispatchError when it is gone, with the end that the record has.
         """
         with contextlib.suppress(OSError, Malformed):
-            for fields, _ in self._said:
+            for fields in self._said:
                 return fields
         raise not_running(find(self._job.run_id))
 
-    def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def frames(self) -> Iterator[dict[str, Any]]:
         """Every frame until the launcher closes the connection, and an empty frame now and then.
 
         Raises: Malformed, OSError.
@@ -245,7 +234,7 @@ class JobConnection:
             try:
                 data = self._link.recv(1 << 16)
             except TimeoutError:
-                yield {}, b""
+                yield {}
                 continue
             if not data:
                 return

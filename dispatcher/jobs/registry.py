@@ -3,7 +3,7 @@
     $XDG_STATE_HOME/dispatch/jobs/RUN_ID/    mode 0700; else ~/.local/state/dispatch
         job.json, end.json                   what it is, its launcher; exit code and verdict
         room                                 what ``end.json`` needs of the disk, kept free for it
-        control, phase.json                  the launcher's socket; see ``status``
+        control, phase.json                  the launcher's socket; what the run does now
 
 Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
 there is no ``end.json``, the job is dead. So ``kill -9`` and a power cut need no cleaning. A
@@ -268,13 +268,10 @@ def jobs() -> list[Job]:
     return found
 
 
-def find(
-    name: str | None, *, foreground: bool = False, programs: bool = False, runs: bool = False
-) -> Job:
+def find(name: str | None, *, runs: bool = False) -> Job:
     """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
 
-    None is the only running job, or the only job; foreground: those count, too;
-    programs: so do jobs that programs have begun. runs: it is useful only while it runs.
+    None is the only running job, or the only job. runs: it is useful only while it runs.
     Raises: UsageError if no job fits, or several.
     """
     known = jobs()
@@ -285,15 +282,9 @@ def find(
     if name == "latest":
         return known[-1]
     if name is None:
-        running = [
-            job
-            for job in known
-            if job.state == RUNNING
-            and (job.detached or foreground or (programs and job.by_program))
-        ]
+        running = [job for job in known if job.state == RUNNING]
         if runs and not running and len(known) > 1:
-            where = "" if foreground else " in the background"
-            raise errors.NoSuchJob(f"no job runs{where} here", hint="dispatch jobs -a")
+            raise errors.NoSuchJob("no job runs here", hint="dispatch jobs -a")
         meant = running or known
         if len(meant) == 1:
             return meant[0]
@@ -312,9 +303,9 @@ def find(
     return fits[0]
 
 
-def find_running(name: str | None, *, foreground: bool = False) -> Job:
+def find_running(name: str | None) -> Job:
     """The job that ``name`` means, as ``find`` has it, which runs. Raises: DispatchError."""
-    found = find(name, foreground=foreground, runs=True)
+    found = find(name, runs=True)
     if found.state != RUNNING:
         raise not_running(found)
     return found
@@ -405,7 +396,7 @@ def not_running(job: Job) -> errors.DispatchError:
             f"job {job.run_id}: it has ended, exit code {job.exit_code}",
             hint=f"dispatch logs {job.run_id}",
         )
-    if job.detached and job.state == RUNNING:
+    if job.state == RUNNING:
         job.launcher.wait(DYING)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
         why = f"its launcher (pid {job.launcher.pid}) was killed: no verdict"
@@ -425,7 +416,4 @@ def not_running(job: Job) -> errors.DispatchError:
             f"job {job.run_id}: it is paused (pid {pid})",
             hint=f"kill -CONT {pid}  # or fg where it was started",
         )
-    if not job.detached:
-        whose = f"program (pid {job.launcher.pid})" if job.by_program else "terminal"
-        return errors.JobElsewhere(f"job {job.run_id}: not in the background; its {whose} has it")
     return errors.LauncherSilent(f"job {job.run_id}: its launcher does not answer")

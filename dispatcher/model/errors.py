@@ -210,7 +210,7 @@ class CannotRestart(DispatchError):
 
 
 class JobElsewhere(DispatchError):
-    """The job belongs to another machine, or to a terminal."""
+    """The job belongs to another machine."""
 
 
 class LauncherKilled(DispatchError):

@@ -509,8 +509,8 @@ The job goes on unchanged. When its ranks run:
     ),
     _message(
         "job-elsewhere", _CLUSTER, "The job cannot be reached from this shell.",
-        "It belongs to another machine, or to the terminal that it was started in.",
-        "Go to that machine or terminal; or start jobs with --detach.",
+        "It belongs to another machine.",
+        "Go to that machine.",
     ),
     _message(
         "launcher-killed", _CLUSTER, "The job's launcher was killed, so there is no verdict.",

@@ -23,6 +23,7 @@ from dispatcher.core.events.monitor_events import (
     RunBegan,
 )
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.plan.job.placement import place
 
 #: states of a host, in the order in which they are passed
 WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
@@ -63,14 +64,15 @@ class CpuShares:
 
 @dataclass
 class Rank:
-    """A rank of the present attempt, on host ``node``. pid: None if it could not be started.
+    """A rank of the present attempt, number ``local`` on host ``node``.
 
-    began, ended: seconds since the run began. wrote: when it last wrote, or began, by the clock.
-    state: ``running``, ``done``, ``failed``, or ``lost`` with its host. status: exit code, or -n
-    for signal n.
+    pid: None if it could not be started. began, ended: seconds since the run began. wrote: when it
+    last wrote, or began, by the clock. state: ``running``, ``done``, ``failed``, or ``lost`` with
+    its host. status: exit code, or -n for signal n.
     """
 
     node: int
+    local: int
     pid: int | None
     began: float
     wrote: float
@@ -100,6 +102,7 @@ class RunState(Sink):
         self.lines = 0
         self.last_line: float | None = None
         self.phase = "connecting"
+        self.parts: tuple[tuple[str, int], ...] = ()  # name and ranks of each of several programs
         self.late: set[int] = set()  # hosts whose GPUs do not answer
         self.gpus: dict[int, dict[int, GpuSample]] = {}  # host -> index -> its last sample
         self.began = self.clock()
@@ -121,7 +124,26 @@ class RunState(Sink):
         self.shares = CpuShares()
         self.stopping: str | None = None
         self._awaited = world_size  # ranks that have yet to be started
-        self._on: dict[int, set[int]] = {}  # host -> its ranks
+        self._on: dict[int, list[int]] = {}  # host -> its ranks
+        self._seats: Counter[tuple[int, int]] = Counter()  # (host, world) -> ranks so far
+
+    def home(self, rank: int) -> tuple[int, int]:
+        """The number of the rank's host, and the rank's number there."""
+        known = self.ranks.get(rank)
+        return (len(self.hosts), rank) if known is None else (known.node, known.local)
+
+    def host_of(self, rank: int) -> str:
+        """The name of the rank's host, or ``?``."""
+        node = self.home(rank)[0]
+        return self.hosts[node] if 0 <= node < len(self.hosts) else "?"
+
+    def program_of(self, rank: int) -> str:
+        """The name of its program, if there are several; "" also for spawned ranks."""
+        for name, size in self.parts:
+            if rank < size:
+                return name
+            rank -= size
+        return ""
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         with self.lock:
@@ -129,8 +151,7 @@ class RunState(Sink):
             if self.counts_lines:
                 self.lines += data.count(b"\n")
             self.last_line = now
-            if self.silent:
-                self.silent.pop(rank, None)
+            self.silent.pop(rank, None)
             # a rank's first output may come before the event of its start
             if len(data) < LAST:
                 last, before = self.tails.get(rank, (stream, b""))
@@ -171,17 +192,17 @@ class RunState(Sink):
                 self._sampled(event)
             case RanksStalled(ranks, seconds):
                 self.silent.update(dict.fromkeys(ranks, seconds))
-            case ev.RanksPlaced(world_size):  # also after a restart
+            case ev.RanksPlaced(world_size, parts=parts):  # also after a restart
                 self._begin(world_size)
-                self.phase = "starting"
+                self.phase, self.parts = "starting", parts
             case ev.RankSpawned(node, rank, pid):
                 self.nodes[node] = RUNNING
-                self._started(rank, Rank(node, pid, now, self.clock()))
+                self._started(rank, node, pid, now)
                 self._awaited -= 1
                 if self._awaited == 0 and self.phase == "starting":
                     self.phase = "running"
             case ev.RankFailedToStart(node, rank):
-                self._started(rank, Rank(node, None, now, self.clock(), "failed"))
+                self._started(rank, node, None, now)
             case ev.RankExited(_, rank, status) if rank in self.ranks:
                 known = self.ranks[rank]
                 known.status, known.ended = status, now
@@ -194,13 +215,19 @@ class RunState(Sink):
             case ev.RunRestarting():
                 self.phase = "restarting"
 
-    def _started(self, rank: int, known: Rank) -> None:
-        if rank in self.ranks:
-            self.counts[self.ranks[rank].state] -= 1
+    def _started(self, rank: int, node: int, pid: int | None, now: float) -> None:
+        before, state = self.ranks.get(rank), "failed" if pid is None else "running"
+        if before is None:
+            seat = (node, place(rank)[0])
+            local = self._seats[seat]
+            self._seats[seat] += 1
+            self._on.setdefault(node, []).append(rank)
+        else:
+            local = before.local
+            self.counts[before.state] -= 1
         self.shares.forget(rank)
-        self.ranks[rank] = known
-        self.counts[known.state] += 1
-        self._on.setdefault(known.node, set()).add(rank)
+        self.ranks[rank] = Rank(node, local, pid, now, self.clock(), state)
+        self.counts[state] += 1
 
     def _became(self, rank: int, state: str) -> None:
         """Note that ``rank`` has ended: ``done``, ``failed`` or ``lost``."""

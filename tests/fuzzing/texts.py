@@ -462,7 +462,6 @@ def socket_frames(data: bytes) -> None:
     for at in range(0, len(data), 7):
         list(reader.feed(data[at : at + 7]))
     order = job_socket.parse_order(data)
-    job_socket.wants_output(order)
     job_socket.wants_table(order)
 
 

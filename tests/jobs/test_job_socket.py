@@ -16,23 +16,19 @@ from dispatcher.jobs.job_socket import (
     Malformed,
     frame,
     parse_order,
-    wants_output,
     wants_table,
     way_to_stop,
 )
 
 
-@given(st.lists(st.binary(max_size=40), max_size=8), st.integers(1, 50))
-def test_frames_survive_any_split(payloads: list[bytes], step: int) -> None:
-    sent = b"".join(
-        frame(data, type="output", rank=n, size=len(data)) for n, data in enumerate(payloads)
-    )
+@given(st.lists(st.text(max_size=40), max_size=8), st.integers(1, 50))
+def test_frames_survive_any_split(lines: list[str], step: int) -> None:
+    sent = b"".join(frame(type="say", line=line) for line in lines)
     frames = Frames()
-    heard: list[tuple[dict[str, Any], bytes]] = []
+    heard: list[dict[str, Any]] = []
     for at in range(0, len(sent), step):
         heard += frames.feed(sent[at : at + step])
-    assert [payload for _, payload in heard] == payloads
-    assert [fields["rank"] for fields, _ in heard] == list(range(len(payloads)))
+    assert heard == [{"type": "say", "line": line} for line in lines]
 
 
 @given(st.binary(max_size=200))
@@ -40,31 +36,27 @@ def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
     """What stood before it is read first."""
     heard = []
     try:
-        for fields, payload in Frames().feed(frame(b"ab", type="say", size=2) + data):
-            heard.append((fields, payload))
+        for fields in Frames().feed(frame(type="say", line="ab") + data):
+            heard.append(fields)
     except Malformed:
         pass
-    assert heard[0] == ({"type": "say", "size": 2}, b"ab")
-    assert all(isinstance(fields, dict) for fields, _ in heard)
+    assert heard[0] == {"type": "say", "line": "ab"}
+    assert all(isinstance(fields, dict) for fields in heard)
 
 
 @cases(
     "sent",
-    [b'{"size": -1}\n', b'{"size": 9}\n123456789', b'{"size": "x"}\n', b'{"size": null}\n',
-     b'{"size": []}\n', b"[]\n", b"\n", b"3\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
+    [b"[]\n", b"\n", b"3\n", b"null\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
 )  # fmt: skip
 def test_what_is_no_frame(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_socket, "LARGEST", 8)
     monkeypatch.setattr(job_socket, "LONGEST_LINE", 64)
     with pytest.raises(Malformed):
         list(Frames().feed(sent))
 
 
 def test_frames_as_large_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_socket, "LARGEST", 8)
     monkeypatch.setattr(job_socket, "LONGEST_LINE", 64)
-    frames = Frames()
-    assert list(frames.feed(b'{"size": 8}\n12345678' + b"x" * 64)) == [({"size": 8}, b"12345678")]
+    assert list(Frames().feed(b'{"a": 8}\n' + b"x" * 64)) == [{"a": 8}]
 
 
 @given(st.binary(max_size=200))
@@ -74,7 +66,7 @@ def test_no_noise_is_an_order(line: bytes) -> None:
 
 
 @given(
-    st.dictionaries(st.sampled_from(["output", "now", "table"]), st.none() | st.text()),
+    st.dictionaries(st.sampled_from(["notes", "now", "table"]), st.none() | st.text()),
     st.sampled_from(["attach", "stop", "stacks", "kill", "", None]),
 )
 def test_any_fields_beside_an_order_are_its_own(fields: dict[str, Any], name: str | None) -> None:
@@ -98,12 +90,6 @@ def test_what_is_no_order(line: bytes) -> None:
 
 def test_an_order_as_long_as_may_be() -> None:
     assert parse_order(b'{"order": "attach"}'.ljust(job_socket.LONGEST_ORDER))
-
-
-def test_who_wants_output() -> None:
-    assert wants_output(parse_order(b'{"order": "attach"}'))
-    assert not wants_output(parse_order(b'{"order": "attach", "output": false}'))
-    assert not wants_output(parse_order(b'{"order": "stop", "output": true}'))
 
 
 @cases(

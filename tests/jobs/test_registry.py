@@ -17,14 +17,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
-from dispatcher.api.registration import LostBefore
 from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeReady
-from dispatcher.jobs import control_server, job_socket, registry, status
-from dispatcher.jobs.control_server import ControlServer
-from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
+from dispatcher.jobs import job_socket, registry
+from dispatcher.jobs.job_server import JobServer
+from dispatcher.jobs.job_socket import JobConnection, frame, listen
+from dispatcher.jobs.lost_hosts import LostBefore
 from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
+
+from .test_job_server import Run
 
 
 @pytest.fixture(autouse=True)
@@ -148,33 +151,25 @@ def test_the_newest_is_last_whatever_its_id() -> None:
 
 
 def test_who_names_none_means_the_one_that_runs() -> None:
-    """In the background, unless he counts those in the foreground, too."""
+    """Whether in the background, in a terminal or of a program."""
     first, second = enroll("20260131-142501-aaaaaa"), enroll("20260131-142501-bbbbbb")
     change(second, detached=False)
     ended("20260131-142501-cccccc")
-    assert registry.find(None).run_id.endswith("a")
     with pytest.raises(UsageError, match="which of 2 jobs") as told:
-        registry.find(None, foreground=True)
+        registry.find(None)
     assert told.value.hint == "dispatch jobs, or: latest"
     registry.conclude(first, 0, [])
-    assert registry.find(None, foreground=True).run_id.endswith("b")
-    with pytest.raises(UsageError, match="which of 3 jobs"):  # none of them runs for him
+    assert registry.find(None).run_id.endswith("b")
+    registry.conclude(second, 0, [])
+    with pytest.raises(UsageError, match="which of 3 jobs"):  # none of them runs
         registry.find(None)
-    with pytest.raises(UsageError, match=r"^no job runs in the background here$") as told:
+    with pytest.raises(UsageError, match=r"^no job runs here$") as told:
         registry.find_running(None)
     assert told.value.hint == "dispatch jobs -a"
-    registry.conclude(second, 0, [])
-    with pytest.raises(UsageError, match=r"^no job runs here$"):
-        registry.find_running(None, foreground=True)
 
 
-def test_a_program_s_job_counts_for_who_stops_one() -> None:
-    first, second = enroll("20260131-142501-aaaaaa"), enroll("20260131-142501-bbbbbb")
-    change(first, detached=False)
-    change(second, detached=False, by_program=True)
-    assert registry.find(None, programs=True).run_id.endswith("b")
-    with pytest.raises(UsageError, match="which of 2 jobs"):  # for others it is no job that runs
-        registry.find(None)
+def test_the_program_of_a_restart_is_on_record() -> None:
+    second = enroll("20260131-142501-bbbbbb")
     registry.note_program(second, ["new.py", "\udcff"])
     assert registry.find("bbb").program == ("new.py", "\\xff")
 
@@ -301,7 +296,6 @@ def test_a_launcher_that_is_stopped_is_paused() -> None:
         ({"launcher": [1 << 22, 5, "x"]}, "its launcher (pid 4194304) was killed: no verdict",
          "dispatch kill 20260131-142501-k3f9x2  # ends what it may have left on its hosts"),
         ({"node": "far"}, "it belongs to far", "ssh far"),
-        ({"detached": False}, "not in the background; its terminal has it", None),
     ],
 )  # fmt: skip
 def test_why_nobody_answers(fields: dict[str, Any], why: str, hint: str | None) -> None:
@@ -336,18 +330,18 @@ def test_one_who_says_nothing_is_heard_now_and_then(monkeypatch: pytest.MonkeyPa
     listener, links = listen(folder), list[socket.socket]()
     assert (folder / "control").stat().st_mode & 0o777 == 0o600
     with JobConnection(registry.find(None)) as call:
-        call.order("attach", output=False)
+        call.order("attach")
         wait_for(lambda: accepted(listener, links), 30, "the call comes")
         (link,) = links
         heard = call.frames()
-        assert next(heard) == ({}, b"")
-        link.sendall(frame(b"ab", type="output", size=2))
-        while (told := next(heard)) == ({}, b""):
+        assert next(heard) == {}
+        link.sendall(frame(type="say", line="ab"))
+        while (told := next(heard)) == {}:
             pass
-        assert told == ({"type": "output", "size": 2}, b"ab")
-        assert json.loads(link.recv(4096)) == {"order": "attach", "output": False}
+        assert told == {"type": "say", "line": "ab"}
+        assert json.loads(link.recv(4096)) == {"order": "attach"}
         link.close()
-        assert [one for one in heard if one[0]] == []
+        assert list(filter(None, heard)) == []
         with pytest.raises(DispatchError, match="its launcher does not answer"):
             call.answer()
     listener.close()
@@ -370,44 +364,11 @@ def test_a_socket_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> Non
         listen(tmp_path / "absent")
 
 
-def test_who_looks_on_and_reads_nothing_is_shown_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Pictures do not pile up for a viewer that stands still, while others go on seeing them.
-
-    None comes after the verdict, or the end would wait for whoever reads them.
-    """
-    monkeypatch.setattr(status, "FLUSH", 60.0)
-    monkeypatch.setattr(control_server, "PICTURE", 0.001)
-    big = {"what": "x" * (1 << 20)}  # more than a socket holds
-    control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)
-    control.start()
-    attach = b'{"order": "attach", "output": false, "picture": true}\n'
-    with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as reads:
-        for link in (stuck, reads):
-            link.connect(str(tmp_path / "control"))
-            link.sendall(attach)
-            link.settimeout(60)
-        frames = Frames()
-        seen: list[str] = []
-        while seen.count("picture") < 6:
-            seen += [fields["type"] for fields, _ in frames.feed(reads.recv(1 << 16))]
-        ends = threading.Thread(target=control.finish, args=(0, []))
-        ends.start()
-        while "verdict" not in seen:  # which both were told at once
-            seen += [fields["type"] for fields, _ in frames.feed(reads.recv(1 << 16))]
-        frames, late = Frames(), []
-        while data := stuck.recv(1 << 16):
-            late += [fields["type"] for fields, _ in frames.feed(data)]
-        ends.join()
-    assert late == ["hello", "picture", "verdict"]
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become somebody else")
 @pytest.mark.parametrize("uid", [0, 65534])
 def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
-    orders: list[str] = []
-    control = ControlServer(tmp_path, orders.append)
+    run = Run()
+    control = JobServer(tmp_path, run)
     control.start()
     at = os.open(tmp_path, os.O_DIRECTORY)
     tmp_path.chmod(0o755)  # as if the folder's mode did not keep strangers out
@@ -421,8 +382,8 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
             link.connect(f"/proc/self/fd/{at}/control")
             link.settimeout(60)
             try:
-                link.sendall(b'{"order": "stop"}\n')
-                code = 0 if b"hello" in link.recv(4096) else 1
+                link.sendall(b'{"order": "restart", "words": ["none.py"]}\n{"order": "stop"}\n')
+                code = 0 if b"refused" in link.recv(4096) else 1
             except ConnectionError:
                 code = 1
         finally:
@@ -431,7 +392,7 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
     os.close(at)
     control.finish(0, [])
     assert os.waitstatus_to_exitcode(status) == (0 if uid == 0 else 1)
-    assert orders == (["stop"] if uid == 0 else [])
+    assert run.ways == (["stop"] if uid == 0 else [])
 
 
 def test_a_launcher_that_takes_no_callers_is_not_waited_for(
@@ -516,3 +477,9 @@ def test_a_job_says_where_ranks_of_one_before_may_run_on() -> None:
     started("n1", "again", "new").write_down({"new": 30.0})  # by another name
     (noticed,) = told
     assert noticed == NodeNoticed(1, "an earlier job lost it: that job's ranks may run on for 30 s")
+
+
+@cases("text", ["", "[]", '{"phase": 3}', '{"phase": "\\u001b[2J"}', "{}"])
+def test_a_file_of_no_phase(tmp_path: Path, text: str) -> None:
+    (tmp_path / "phase.json").write_text(text)
+    assert registry._doing(tmp_path) == "running"

@@ -10,6 +10,8 @@ from cases import cases
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RankSample, RanksStalled
 from dispatcher.core.events.run_events import Entry, Event
+from dispatcher.core.events.verdicts import Interrupted
+from dispatcher.jobs import registry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor import run_picture
 from dispatcher.output.monitor.run_picture import Picture, encode_picture, picture_of
@@ -24,6 +26,7 @@ from dispatcher.output.run_state import (
     CpuShares,
     RunState,
 )
+from dispatcher.plan.job.placement import FIRST
 
 FACTS = ev.Facts("h", 1, "3.12", 8, 0, ("10.0.0.1",), "m")
 GONE = Failure(Kind.LOST, "x")
@@ -156,3 +159,49 @@ def test_a_picture_for_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert [list(plain[name]) for name in ("pending", "silent", "idle")] == [[1, 2]] * 3
     assert plain["hosts"] == {str(RUNNING): 1, str(LOST): 2}
+
+
+PLACED = ev.RanksPlaced(2, "n1", 29500)
+UP = [ev.RankSpawned(0, 0, 10), ev.RankSpawned(0, 1, 11)]
+GATHERED = ev.NodeReady(0, FACTS, attempt=1)
+AGAIN = [ev.RankSpawned(0, 0, 12, attempt=1), ev.RankSpawned(0, 1, 13, attempt=1)]
+DONE = [ev.RankExited(0, 0, 0), ev.RankExited(0, 1, 0)]
+STOP = ev.JobStopping("x")
+RESTART = ev.RunRestarting(Interrupted(2), 1, 1, 0.0)
+
+
+@cases(
+    ("events", "phase"),
+    [
+        ([], "connecting"), ([ev.NodeConnecting(0)], "connecting"), ([PLACED], "starting"),
+        ([PLACED, UP[0]], "starting"),
+        ([PLACED, UP[0], DONE[0]], "starting"),  # it was quick; the other is still to come
+        ([PLACED, *UP], "running"),
+        ([PLACED, UP[0], DONE[0], UP[1]], "running"),
+        ([PLACED, *UP, DONE[1]], "running"),
+        ([PLACED, *UP, ev.RankSpawned(0, 1 << 20, 14), *DONE], "running"),  # one was spawned
+        ([PLACED, *UP, *DONE], "stopping"), ([PLACED, *UP, STOP], "stopping"), ([STOP], "stopping"),
+        ([PLACED, UP[0], STOP, UP[1]], "stopping"), ([PLACED, *UP, STOP, RESTART], "restarting"),
+        ([PLACED, *UP, STOP, RESTART, PLACED], "starting"),
+        ([PLACED, *UP, STOP, RESTART, PLACED, *AGAIN], "running"),
+        ([PLACED, *UP, STOP, RESTART, GATHERED, PLACED, *AGAIN, *DONE], "running"),  # late words
+    ],
+)  # fmt: skip
+def test_what_it_is_doing(events: list[Event], phase: str) -> None:
+    run = Run()
+    run.happens(*events)
+    assert run.state.phase == phase
+    assert phase in registry.PHASES
+
+
+def test_where_ranks_are() -> None:
+    run = Run()
+    run.state.hosts = ["n1", "n2", "n3"]
+    assert (run.state.home(0), run.state.host_of(0), run.state.program_of(0)) == ((3, 0), "?", "")
+    run.happens(ev.RanksPlaced(3, "n1", 1, parts=(("actor", 1), ("learner", 2))),
+                ev.RankSpawned(1, 0, 7), ev.RankSpawned(1, 2, 8), ev.RankSpawned(9, 1, 9),
+                ev.RankSpawned(1, FIRST, 9))  # fmt: skip
+    assert [run.state.home(rank) for rank in (0, 2, FIRST)] == [(1, 0), (1, 1), (1, 0)]
+    assert (run.state.host_of(2), run.state.host_of(1)) == ("n2", "?")
+    programs = [run.state.program_of(rank) for rank in (0, 1, 2, 3, FIRST)]
+    assert programs == ["actor", "learner", "learner", "", ""]

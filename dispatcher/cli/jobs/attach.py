@@ -1,7 +1,8 @@
 """``dispatch attach``, ``logs`` and ``stop``: show a job's output, show its files, end it.
 
 Ctrl-C detaches, as with ``kubectl logs -f``: it must not end a long job by habit. The screen is the
-one of a run in the foreground, fed from a socket and files; a slow reader holds nothing back.
+one of a run in the foreground. It is fed from the job's files, so a slow reader holds nothing back
+and misses nothing; notes, progress and the verdict come from the job's socket.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
 import click
 
 from dispatcher.cli import say
-from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.declaration import (
     Options,
     argument,
@@ -43,8 +45,9 @@ from dispatcher.model.errors import (
     UsageError,
 )
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
-from dispatcher.output.monitor.run_picture import RemoteProgress
+from dispatcher.output.files.journal import JournalState
+from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader
+from dispatcher.output.monitor.run_picture import Picture, decode_picture
 from dispatcher.output.terminal.screen import Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR
 
@@ -56,8 +59,9 @@ class AttachOptions(LineOptions, section="Output"):
     need not name it. The exit code is the job's.
 
     Ctrl-C detaches, with exit code 130. The job goes on, also if you close this terminal. Up to 16
-    terminals may attach. A paused terminal does not delay the job: attach counts the output that
-    it misses, and the files have it.
+    terminals may attach. The lines come from the job's files, so a paused terminal neither delays
+    the job nor misses a line. A job in another terminal may keep no files (--log-dir); then attach
+    shows its progress, its notes and the verdict.
     """
 
     examples = (
@@ -83,19 +87,26 @@ def attach(options: AttachOptions) -> int:
         raise ConflictingOptions("--timestamps: attach does not know the times of earlier lines")
     watch = Watch(found, settings(converted(options, ShowOptions), found.ranks))
     try:
+        keeps_files = found.logs is not None and found.logs.is_dir()
+        if from_start or (keeps_files and not options.quiet):
+            watch.show(written(found), from_start=from_start)
         if found.state == registry.ENDED:
-            return _ended(watch, from_start)
+            return _ended(watch)
         try:
             call = JobConnection(found)
         except JobEnded:  # just now
-            return _ended(watch, from_start)
+            return _ended(watch)
         with call:
             if options.stop_on_interrupt:
                 signal.signal(signal.SIGINT, Stopping(call, watch))
-            call.order(
-                "attach", output=not options.quiet, rests=from_start, picture=watch.has_footer
-            )
-            return follow(watch, call, from_start=from_start)
+            if not keeps_files and not options.quiet:
+                whose = "program" if found.by_program else "terminal"
+                watch.notes.append(
+                    f"note: job {found.run_id} keeps no files (--log-dir), so only its {whose} has "
+                    "its output"
+                )
+            call.order("attach", notes=not options.quiet, picture=watch.has_footer)
+            return follow(watch, call)
     except KeyboardInterrupt:
         say(f"\nnote: detached; job {found.run_id} goes on; to end it: dispatch stop")
         return errors.SIGNAL_BASE + 2
@@ -121,12 +132,9 @@ class Stopping:
         self._watch.notes.append(f"note: {what}")
 
 
-def _ended(watch: Watch, from_start: bool) -> int:
-    if from_start:
-        if watch.ranks is not None:
-            watch.placed(watch.ranks)
-        written(watch.job).read(watch.screen)
-        watch.screen.close()
+def _ended(watch: Watch) -> int:
+    with closing(watch.screen):
+        watch.look()
     return tell_end(registry.find(watch.job.run_id))
 
 
@@ -137,8 +145,8 @@ class StopOptions(Options):
     --grace), then SIGKILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. It may also be a program's job or, if you name it, a job in another terminal.
-    After Ctrl-C dispatch stop does not wait any longer; the job still ends.
+    need not name it. It may also be a program's job, or one in another terminal. After Ctrl-C
+    dispatch stop does not wait any longer; the job still ends.
     """
 
     examples = (
@@ -162,7 +170,7 @@ class StopOptions(Options):
 def stop(options: StopOptions) -> int:
     """End the job and wait for it; the exit code. Raises: DispatchError."""
     first = _first_signal(options)
-    found = registry.find(options.job, programs=True, runs=True)
+    found = registry.find(options.job, runs=True)
     if found.state == registry.ENDED:
         tell_end(found)
         return 0
@@ -194,8 +202,8 @@ def _first_signal(options: StopOptions) -> int:
     return parse_signal(options.signal, "--signal")
 
 
-#: seconds between two looks at the files
-LOOK = 0.2
+#: seconds between two looks at the files, or four times as long as a look takes
+LOOK = 0.1
 #: states in which more may come; whether a launcher of another machine lives is not known here
 GOES_ON = (registry.RUNNING, registry.ELSEWHERE)
 
@@ -225,24 +233,18 @@ def logs(options: LogsOptions) -> int:
     if only is not None:
         found.check_rank(only)
     shown = ShowOptions(quiet=True, label="rank" if only is None else "none")
-    screen: Sink = Watch(found, settings(shown, None)).screen
-    reader = written(found, only)
+    watch = Watch(found, settings(shown, None))
+    watch.show(written(found, only))
     try:
-        while True:
-            live = options.follow and registry.find(found.run_id).state in GOES_ON
-            any_new = reader.read(screen)
-            screen.tick(time.monotonic())
-            if not live:
-                break
-            if not any_new:
+        with closing(watch.screen):
+            while options.follow and registry.find(found.run_id).state in GOES_ON:
+                watch.look()
+                watch.screen.tick(time.monotonic())
                 time.sleep(LOOK)
-    except FileNotFoundError:
-        raise registry.files_gone(found) from None
+            watch.look()
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + 2
-    finally:
-        screen.close()
-    if only is not None and not any(reader.taken.values()):
+    if only is not None and not watch.has_shown:
         raise NoLogFiles(f"rank {only}: has written nothing")
     return 0
 
@@ -253,10 +255,31 @@ def _rank(text: str) -> int:
     return int(text)
 
 
-#: seconds that the files may be late by the launcher's count (--log-overflow drop)
-BEHIND = 5.0
-#: seconds between two looks at them
-RETRY = 0.1
+class RemoteProgress:
+    """The run of another process, for a footer: ``picture`` is the last one, with later times.
+
+    hosts: how many the run has. clock: seconds, monotonic.
+    """
+
+    def __init__(self, hosts: int, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._heard_at = clock()
+        self._hosts = hosts
+        self._last = Picture({}, (), {}, 0, 0.0, None)
+        self.heard = False
+
+    def hear(self, plain: Mapping[str, Any]) -> None:
+        """Take an encoded picture; an invalid one, or one of other hosts, is ignored."""
+        picture = decode_picture(plain)
+        if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
+            self._last, self._heard_at = picture, self._clock()
+            self.heard = True
+
+    def picture(self) -> Picture:
+        """The last picture, with its times moved to now."""
+        last, age = self._last, self._clock() - self._heard_at
+        since = None if last.since_line is None else last.since_line + age
+        return replace(last, seconds=last.seconds + age, since_line=since)
 
 
 class Watch:
@@ -266,12 +289,13 @@ class Watch:
         hosts = [name for name, _, _ in job.hosts]
         self.job = job
         self.notes: deque[str] = deque()
-        self.ranks = job.ranks
         self.has_footer = not output.quiet and run_sinks.may_draw(os.environ)
         self.remote_progress = RemoteProgress(len(hosts), time.monotonic)
-        logs = RunPaths(job.logs or job.folder)
-        self._homes = JournalLocations(logs.journal, hosts)
-        view = run_sinks.view_of(output, RankLabels(output.label, self._homes))
+        self.has_shown = False  # whether a rank has written anything
+        self._reader: LogReader | None = None
+        self._state = JournalState(RunPaths(job.logs or job.folder).journal, hosts)
+        self._next_look = 0.0
+        view = run_sinks.view_of(output, RankLabels(output.label, self._state))
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
@@ -288,117 +312,86 @@ class Watch:
             only = output.only
             self.screen = Filtered(self.screen, lambda rank, _: rank in only)
 
-    def placed(self, world_size: int, restart: int = 0) -> None:
-        """Prepare for ranks that are about to run, perhaps again."""
-        self.ranks = world_size
-        self._homes.forget()
-        self._happened(ev.RanksPlaced(world_size, "", 0, restart))
+    @property
+    def ranks(self) -> int:
+        """How many there are, as far as that is known."""
+        return self._state.world_size or self.job.ranks or 0
 
-    def ended(self, rank: int, stream: int) -> None:
-        """Mark one stream of a rank as complete."""
-        self._happened(ev.OutputEnded(0, rank, stream, 0, 0))
-
-    def _happened(self, event: ev.Event) -> None:
-        self.screen.event(Entry(0, 0.0, event))
+    def show(self, reader: LogReader, *, from_start: bool = True) -> None:
+        """Show what ``reader`` gives from now on. from_start: and has so far."""
+        self._reader = reader
+        if not from_start:
+            reader.skip()
 
     def tick(self) -> None:
-        """Print the waiting notes, and let the screen see the time."""
+        """Show waiting notes and new output, and let the screen see the time."""
         while self.notes:
             self.screen.say(self.notes.popleft())
+        began = time.monotonic()
+        if began >= self._next_look:
+            self.look()
+            now = time.monotonic()
+            self._next_look = now + max(LOOK, 4 * (now - began))
         self.screen.tick(time.monotonic())
 
+    def look(self) -> None:
+        """Show the new output. Raises: NoLogFiles if the files were removed."""
+        if self._reader is None:
+            return
+        ended: list[Entry] = []
+        for entry in self._state.news():
+            if isinstance(entry.event, ev.RanksPlaced):
+                ended.clear()
+                self.screen.event(entry)
+            elif isinstance(entry.event, ev.OutputEnded):
+                ended.append(entry)
+        try:
+            self.has_shown |= self._reader.read(self.screen)
+        except FileNotFoundError:
+            raise registry.files_gone(self.job) from None
+        for entry in ended:  # now that all of it has been read
+            self.screen.event(entry)
 
-def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> int:
-    """Show the launcher's messages, to the end; the job's exit code.
 
-    from_start: first the earlier output, from the files.
+def follow(watch: Watch, call: JobConnection) -> int:
+    """Show the job and the launcher's messages, to the end; the job's exit code.
+
     Raises: DispatchError when the launcher died without a verdict, or has no room for us.
     """
-    screen = watch.screen
-    hello: dict[str, Any] = {}
-    rests: dict[tuple[int, int], bytes] = {}
-    end: dict[str, Any] | None = None
-    try:
-        for fields, payload in call.frames():
-            watch.tick()
-            match fields:
-                case {"type": "hello"}:
-                    hello = fields
-                    if isinstance(size := hello.get("world_size"), int):
-                        watch.placed(size)
-                    _begin(watch, hello, rests, from_start)
-                case {"type": "rest", "rank": int(rank), "stream": 1 | 2 as stream}:
-                    rests[rank, stream] = payload
-                    _begin(watch, hello, rests, from_start)
-                case {"type": "output", "rank": int(rank), "stream": 1 | 2 as stream} if payload:
-                    screen.output(rank, stream, payload)
-                case {"type": "gap", "missing": missing}:
-                    screen.gap({(rank, stream): size for rank, stream, size in missing})
-                case {"type": "ended", "rank": int(rank), "stream": 1 | 2 as stream}:
-                    watch.ended(rank, stream)
-                case {"type": "placed", "world_size": int(size), "restart": int(restart)}:
-                    watch.placed(size, restart)
-                case {"type": "picture", "picture": dict(picture)}:
-                    watch.remote_progress.hear(picture)
-                case {"type": "say", "line": str(line)}:
-                    screen.say(line)
-                case {"type": "refused", "why": str(why)}:
-                    raise LauncherSilent(f"job {watch.job.run_id}: {why}")
-                case {"type": "verdict", "exit_code": int(code), "lines": list(lines)}:
-                    end = {"exit_code": code, "verdict": lines, "ended": time.time()}
-                    break
-    except BrokenPipeError:
-        raise  # the reader of our output has gone
-    except (OSError, Malformed):
-        pass  # the launcher is gone; the record says what became of it
-    finally:
-        screen.close()
+    with closing(watch.screen):
+        end = _until_the_end(watch, call)
+        watch.look()
     job = registry.find(watch.job.run_id)
     if job.end is None and end is not None:  # the disk that takes the record is full
         job = replace(job, end=end)
     return tell_end(job, watch)
 
 
-def _begin(
-    watch: Watch, hello: dict[str, Any], rests: dict[tuple[int, int], bytes], from_start: bool
-) -> None:
-    """Once all earlier output has come: show it if it is wanted."""
-    if len(rests) != hello.get("rests", 0):
-        return
-    if from_start:
-        replay(watch.job, watch.screen, hello, rests)
-    for rank, stream in hello.get("ended", ()):
-        watch.ended(rank, stream)
+def _until_the_end(watch: Watch, call: JobConnection) -> dict[str, Any] | None:
+    """Show the job until the launcher is gone; the end that it told, as the record has it."""
+    try:
+        for fields in call.frames():
+            watch.tick()
+            match fields:
+                case {"type": "picture", "picture": dict(picture)}:
+                    watch.remote_progress.hear(picture)
+                case {"type": "say", "line": str(line)}:
+                    watch.screen.say(line)
+                case {"type": "refused", "why": str(why)}:
+                    raise LauncherSilent(f"job {watch.job.run_id}: {why}")
+                case {"type": "verdict", "exit_code": int(code), "lines": list(lines)}:
+                    return {"exit_code": code, "verdict": lines, "ended": time.time()}
+    except BrokenPipeError:
+        raise  # the reader of our output has gone
+    except (OSError, Malformed):
+        pass  # the launcher is gone; the record says what became of it
+    return None
 
 
-def replay(
-    job: registry.Job, sink: Sink, hello: dict[str, Any], rests: dict[tuple[int, int], bytes]
-) -> None:
-    """Give ``sink`` the output of ``job`` up to ``hello``. Raises: DispatchError."""
-    most = {(rank, stream): count for rank, stream, count in hello["passed"]}
-    reader = written(job, until=hello.get("until"))
-    end = time.monotonic() + BEHIND
-    while True:
-        reader.read(sink, most)
-        if isinstance(reader, MergedLogReader) and reader.is_trimmed:  # no count is possible
-            missing = {key: len(rest) for key, rest in rests.items()}
-            break
-        missing = {key: count - reader.taken.get(key, 0) for key, count in most.items()}
-        late = any(count > len(rests.get(key, b"")) for key, count in missing.items())
-        if not late or time.monotonic() > end:
-            break
-        time.sleep(RETRY)
-    for key, count in missing.items():
-        rest = rest_of(rests, key, count)
-        if count > len(rest):
-            sink.gap({key: count - len(rest)})
-        if rest:
-            sink.output(*key, rest)
+def written(job: registry.Job, only: int | None = None) -> LogReader:
+    """The reader of the output files of ``job``. only: the one rank to read.
 
-
-def written(job: registry.Job, only: int | None = None, until: float | None = None) -> LogReader:
-    """The reader of the output files of ``job``. only: the one rank to read; until: see
-    ``MergedLogReader``. Raises: DispatchError if there are no files.
+    Raises: DispatchError if there are no files.
     """
     if job.logs is None:
         raise NoLogFiles(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
@@ -406,7 +399,7 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
         raise registry.files_gone(job)
     merged = RunPaths(job.logs).merged
     if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
-        return MergedLogReader(merged, only, until)
+        return MergedLogReader(merged, only)
     return RankLogReader(job.logs, only)
 
 
@@ -418,7 +411,7 @@ def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
     code = int(job.end["exit_code"])
     if watch is not None and watch.has_footer:
         seconds = float(job.end["ended"]) - job.began
-        run_sinks.close_panel(lines, code, len(job.hosts), watch.ranks or 0, seconds)
+        run_sinks.close_panel(lines, code, len(job.hosts), watch.ranks, seconds)
     else:
         for line in lines:
             say(line)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 
 from dispatcher.cli import say
-from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, preset
 from dispatcher.jobs import registry
@@ -19,6 +18,7 @@ from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, BadName, digits
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.files.journal import JournalState
 
 
 class DebugOptions(Options):
@@ -48,7 +48,7 @@ class DebugOptions(Options):
 def debug(options: DebugOptions) -> int:
     """Talk with the rank; the exit code. Raises: DispatchError."""
     rank = _number(options.rank)
-    job = registry.find_running(options.job, foreground=True)
+    job = registry.find_running(options.job)
     hosts = _candidates(job, rank)
     does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
     if show_only(options, "debug", ((host, does) for host in hosts)):
@@ -67,7 +67,10 @@ def _number(text: str) -> int:
 def _candidates(job: registry.Job, rank: int) -> tuple[Host, ...]:
     """The host that has the rank by the job's journal, or all hosts."""
     names = [name for name, _, _ in job.hosts]
-    home, _ = JournalLocations(RunPaths(job.logs or job.folder).journal, names).home(rank)
+    state = JournalState(RunPaths(job.logs or job.folder).journal, names)
+    for _ in state.news():
+        pass
+    home, _ = state.home(rank)
     return job.targets[home : home + 1] or job.targets
 
 

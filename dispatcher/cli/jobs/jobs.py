@@ -33,12 +33,12 @@ class JobsOptions(Options):
     """
 
     examples = (
-        ("dispatch jobs", "jobs in the background and of programs, of the last 7 days"),
+        ("dispatch jobs", "running ones, and those of the last 7 days that no terminal had"),
         ("dispatch jobs -a", "all jobs on record"),
         ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
     )
 
-    everything: bool = option("-a", "--all", help="Also list foreground runs and older runs.")
+    everything: bool = option("-a", "--all", help="Also list ended foreground runs and older runs.")
     as_json: bool = json_option("the list")
 
 
@@ -58,7 +58,7 @@ def jobs(options: JobsOptions) -> int:
 def _is_of_interest(job: registry.Job) -> bool:
     if job.state in (registry.ENDED, registry.DEAD) and time.time() - job.began > RECENT:
         return False
-    return job.detached or job.by_program or job.state == registry.DEAD
+    return job.detached or job.by_program or job.state in (registry.RUNNING, registry.DEAD)
 
 
 def _row(job: registry.Job) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def restart(options: RestartOptions) -> int:
     name, program = _apart(options, click.get_current_context().obj)
     given = exported(os.environ, options.exports)
     exports = [[name, given[name]] for name in dict.fromkeys(map(_name, options.exports))]
-    found = registry.find_running(name, foreground=True)
+    found = registry.find_running(name)
     does = f"end the ranks of {found.run_id} and start them again"
     if show_only(options, "restart", ((host, does) for host in found.targets)):
         return 0

@@ -1,4 +1,4 @@
-"""``dispatch top``: the table of all ranks of a job in the background."""
+"""``dispatch top``: the table of all ranks of a running job."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def top(options: TopOptions) -> int:
     found = registry.find_running(options.job)
     try:
         with JobConnection(found) as call:
-            call.order("attach", output=False, table=options.sample)
+            call.order("attach", table=options.sample)
             if is_screen() and not options.as_json:
                 ended = _live(found, call)
             else:

@@ -22,7 +22,6 @@ from dispatcher.cli import harmless, say
 from dispatcher.cli.options.declaration import replace
 from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.run.run import RunOptions
-from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced, Sink
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions, DispatchError, LauncherKilled, UsageError
 from dispatcher.model.paths import RunPaths, private, state_folder
@@ -94,23 +93,17 @@ def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_i
         return _Foreground(ours, paths, run_id).wait()
 
 
-class ForegroundLink(Sink):
+class ForegroundLink:
     """Reports to the foreground: our pid, that the ranks run, or how it ended; and asks it."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._asking = threading.Lock()
-        self._world_size = 0
-        self._spawned = 0
         self.tell(pid=os.getpid())
 
-    def event(self, entry: Entry) -> None:
-        if isinstance(entry.event, RanksPlaced):
-            self._world_size, self._spawned = entry.event.world_size, 0
-        elif isinstance(entry.event, RankSpawned):
-            self._spawned += 1
-            if self._spawned == self._world_size:
-                self.tell(running=self._world_size)
+    def started(self, ranks: int) -> None:
+        """Report that all ranks run."""
+        self.tell(running=ranks)
 
     def tell(self, **fields: int | str) -> None:
         """Send one line; the foreground may have left."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.model.paths import RunPaths
+    from dispatcher.plan.job.parts import Program
 
 
 def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
@@ -129,11 +130,11 @@ def _run(
     """Carry out the plan; the exit code. word: to the foreground, if we are in the background."""
     import signal
 
+    from dispatcher.api.registration import JobRecord
     from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.mistakes import Advice
     from dispatcher.cli.run import run_sinks
     from dispatcher.cli.run.preflight import preflight
-    from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import Monitoring, RankLabels, TraceFile
     from dispatcher.core.events.run_events import Event, SignalReceived
     from dispatcher.output.terminal.notes import Notes
@@ -210,26 +211,34 @@ def _run(
             say(f"note: logs in {paths.folder}")
     trace = TraceFile(options.trace, paths, _age(), screen.say)
     session.add(*trace.sinks, *monitoring.metrics(screen.say))
+
     # from here on the user's options are known to be right: the run is worth a record
-    registration = JobRegistration(
-        plan, options, paths, word, session.state, ordered, session.restart, heard,
-        monitoring.slow,
+    reach_flags = {
+        "transport": options.transport,
+        "rsh": options.rsh,
+        "ssh_config": options.ssh_config,
+        "host_keys": options.host_keys,
+    }
+    record = JobRecord(
+        session, reach_flags, paths, heard, tell=ordered, slow=monitoring.slow,
+        program_of=lambda words: other_program(plan, options, words),
+        started=None if word is None else word.started,
     )  # fmt: skip
     if not output.quiet:
         session.add(
             Notes(
                 hosts,
-                registration.shown_to_viewers(screen.say),
+                record.shown_to_clients(screen.say),
                 verbose=output.verbose,
                 error_of=session.error_of,
                 reached=lambda: session.reached,
                 changed=_changes(plan),
             )
         )
-    session.add(screen, *registration.sinks)
+    session.add(screen, record)
 
-    with registration, trace, reach:
-        registration.answer()
+    with record, trace, reach:
+        record.answer()
         verdict = decision.verdict
         if folder is not None and verdict is None:
             verdict = sync.send(folder, plan, reach, heard, orders, footer=footer)
@@ -238,7 +247,7 @@ def _run(
         report = session.run(HANDLED, verdict)
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
-    registration.conclude(report.exit_code, report.verdict, report.may_run_on)
+    record.conclude(report.exit_code, report.verdict, report.may_run_on)
     code = report.exit_code or int(bool(unwritten))
     verdict_lines = run_sinks.on_screen(report.verdict)
     if footer is not None:
@@ -249,6 +258,21 @@ def _run(
     for line in verdict_lines:
         say(line)
     return code
+
+
+def other_program(plan: JobPlan, options: RunOptions, words: tuple[str, ...]) -> Program:
+    """The program of a restart with other ``words`` than those of ``options``.
+
+    Raises: DispatchError.
+    """
+    from dispatcher.api.registration import check_script
+    from dispatcher.api.request import cwd_of
+    from dispatcher.cli.options.declaration import replace
+    from dispatcher.cli.run.request import program_of
+
+    folder = cwd_of(options.chdir if options.sync is None else None)
+    check_script(plan, options.words[0], words, folder)
+    return program_of(replace(options, words=words), is_typed=False)
 
 
 def _changes(plan: JobPlan) -> Callable[[], str]:

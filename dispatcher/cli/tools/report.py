@@ -98,7 +98,7 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
         if not paths.journal.is_file():
             raise FileUnusable(f"{found}: not the folder of a run: no {paths.journal.name}")
         return paths, "still runs, or its launcher was killed"
-    job = registry.find(found, foreground=True)
+    job = registry.find(found)
     if job.logs is None:
         raise NoLogFiles(
             f"job {job.run_id}: it keeps no files", hint="dispatch --log-dir DIR --sample 5 ..."

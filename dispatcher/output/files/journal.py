@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import JournalUnusable, reason
 from dispatcher.model.paths import create, write_all
+from dispatcher.output.run_state import RunState
+from dispatcher.output.text.sanitize import sanitize_text
 
 
 class Journal(Sink):
@@ -84,3 +87,33 @@ def read(path: Path, *, may_break_off: bool = False) -> Iterator[Entry]:
         raise JournalUnusable(f"{path}:{number}: {error}") from None
     except OSError as error:
         raise JournalUnusable(f"{path}: {reason(error)}") from None
+
+
+#: events that say where ranks are, and which of their streams have ended
+_OF_RANKS = re.compile(rb'"name": "(ranks\.placed|rank\.spawned|output\.ended)"')
+
+
+class JournalState(RunState):
+    """Where the ranks of a run on ``hosts`` are, by its journal, which may still be written."""
+
+    def __init__(self, journal: Path, hosts: Sequence[str]) -> None:
+        super().__init__(hosts)
+        self._journal = journal
+        self._offset = 0
+
+    def program_of(self, rank: int) -> str:
+        return sanitize_text(super().program_of(rank))
+
+    def news(self) -> Iterator[Entry]:
+        """The events since the last call that say where ranks are, or end their output."""
+        with contextlib.suppress(OSError), open(self._journal, "rb") as file:
+            file.seek(self._offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is being written
+                self._offset += len(line)
+                if _OF_RANKS.search(line):
+                    with contextlib.suppress(codec.Malformed):  # of another version
+                        entry = codec.decode(line)
+                        self.event(entry)
+                        yield entry

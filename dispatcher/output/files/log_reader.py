@@ -1,9 +1,8 @@
 """Reads the output of a run's ranks from its folder, also while the run goes on; see ``rank_logs``.
 
-Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
-bounds how far each stream is read, in the rank's own bytes from the beginning, so that a live
-stream can follow without a gap. A full piece keeps its name until it is removed; only the file
-being written is renamed. docs/design/output.md has the limits.
+Both readers go on from where their last ``read`` ended, through restarts and pieces; ``skip``
+leaves out the output so far. A full piece keeps its name until it is removed; only the file being
+written is renamed. docs/design/output.md has the limits.
 """
 
 from __future__ import annotations
@@ -11,20 +10,19 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dispatcher.core.events.run_events import Counts, Sink
-from dispatcher.output.files.rank_logs import stamp
+from dispatcher.core.events.run_events import Sink
 from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
 _FILE = re.compile(rf"rank-{_RANK}([0-9]{{5,7}})\.(out|err)")
 _RESTART = re.compile(r"restart-([1-9][0-9]{0,5})")
-_LINE = re.compile(rb"([0-9TZ:.-]{27}) " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) ")
+_LINE = re.compile(rb"[0-9TZ:.-]{27} " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) ")
 _LEFT_OUT = re.compile(rb"\.\.\. ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes of rank [0-9.]+ left out")
 _STREAMS = {"out": 1, "err": 2, b"out": 1, b"err": 2}
 
@@ -68,27 +66,29 @@ class RotatedReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.position = 0
-        self.trimmed = False  # whether pieces had been removed by the time of the last read
 
-    def read(
-        self, most: int | None = None, names: Names | None = None
-    ) -> Iterator[tuple[int, bytes]]:
-        """The new bytes, ``most`` of them: (bytes that were removed before, the bytes that follow).
+    def skip(self) -> None:
+        """Go to the present end."""
+        with ExitStack() as stack:
+            last, numbers, self.position = self._opened(stack, None)
+            for number in numbers:
+                with suppress(FileNotFoundError):  # removed since
+                    self.position += self._piece(number).stat().st_size
+            if last is not None:
+                self.position += os.fstat(last.fileno()).st_size
+
+    def read(self, names: Names | None = None) -> Iterator[tuple[int, bytes]]:
+        """The new bytes: (bytes that were removed before, the bytes that follow).
 
         names: as ``names_in`` gave them a moment ago, to look them up once for many files.
         Raises: OSError for a file that exists and cannot be read.
         """
-        stop = None if most is None else self.position + most
         with ExitStack() as stack:
             last, numbers, base = self._opened(stack, names)
-            self.trimmed = base > 0
-            missing = (base if stop is None else min(base, stop)) - self.position
-            if missing > 0:
-                self.position += missing
+            if base > self.position:
+                missing, self.position = base - self.position, base
                 yield missing, b""
             for number in numbers:
-                if self.position == stop:
-                    return
                 try:
                     file = stack.enter_context(open(self._piece(number), "rb"))
                 except FileNotFoundError:  # removed since: the rest is for the next time
@@ -98,19 +98,16 @@ class RotatedReader:
                 if is_mark and number <= min(self._list().pieces, default=0):
                     return  # removed since, and the mark has its name now
                 if self.position < base + size:
-                    yield from self._rest(file, base, stop)
+                    yield from self._rest(file, base)
                 file.close()
                 base += size
-            if last is not None and self.position != stop:
-                yield from self._rest(last, base, stop)
+            if last is not None:
+                yield from self._rest(last, base)
 
-    def _rest(self, file: BinaryIO, base: int, stop: int | None) -> Iterator[tuple[int, bytes]]:
+    def _rest(self, file: BinaryIO, base: int) -> Iterator[tuple[int, bytes]]:
         """The bytes of ``file``, which begins at ``base``, after the position."""
         file.seek(self.position - base)
-        while stop is None or self.position < stop:
-            data = file.read(CHUNK if stop is None else min(CHUNK, stop - self.position))
-            if not data:
-                return
+        while data := file.read(CHUNK):
             self.position += len(data)
             yield 0, data
 
@@ -162,8 +159,7 @@ def _count(file: BinaryIO) -> int | None:
 class RankLogReader:
     """Reads the files of ``RankFiles`` in ``folder``, rank by rank, attempt after attempt.
 
-    An open line of an attempt is ended before the next attempt, by a byte that is not counted.
-    taken: (rank, stream) -> bytes given so far, or skipped as removed.
+    An open line of an attempt is ended before the next attempt.
     """
 
     def __init__(self, folder: Path, only: int | None = None) -> None:
@@ -171,18 +167,21 @@ class RankLogReader:
         self._only = only
         self._files: dict[Path, RotatedReader] = {}
         self._begun: dict[Key, Path] = {}  # the files whose last line is not whole
-        self.taken: dict[Key, int] = {}
 
-    def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """Give ``sink`` the new bytes, of a stream at most ``most``; return whether any came."""
+    def skip(self) -> None:
+        """Leave out what has been written so far."""
+        for folder in self._attempts():
+            for _, path, _ in self._streams(folder):
+                self._files.setdefault(path, RotatedReader(path)).skip()
+
+    def read(self, sink: Sink) -> bool:
+        """Give ``sink`` the new bytes; return whether any came."""
         any_new = False
         for folder in self._attempts():
             for key, path, names in self._streams(folder):
                 file = self._files.setdefault(path, RotatedReader(path))
-                before = self.taken.setdefault(key, 0)
-                limit = None if most is None else max(0, most.get(key, 0) - before)
                 was = file.position
-                for missing, data in file.read(limit, names):
+                for missing, data in file.read(names):
                     if missing:
                         sink.gap({key: missing})
                     if data:
@@ -191,7 +190,6 @@ class RankLogReader:
                         sink.output(*key, data)
                         if not data.endswith(b"\n"):
                             self._begun[key] = path
-                self.taken[key] = before + file.position - was
                 any_new = any_new or file.position > was
         return any_new
 
@@ -218,43 +216,40 @@ class RankLogReader:
 class _Head(NamedTuple):
     """The fields before a line. key: None for a line to skip, whose head may have been removed."""
 
-    when: bytes = b""
     key: Key | None = None
     tag: bytes = b""
 
 
 class MergedLogReader:
-    """Reads the lines of ``merged.log``, in the order in which they came.
+    """Reads the lines of ``merged.log``, in the order in which they came."""
 
-    until: if the beginning was removed (``--log-keep``), bytes cannot be counted from it; then
-    lines after this time (seconds since the epoch) are left to the live stream.
-    """
-
-    def __init__(self, path: Path, only: int | None = None, until: float | None = None) -> None:
+    def __init__(self, path: Path, only: int | None = None) -> None:
         self._file = RotatedReader(path)
         self._only = only
-        self._until = None if until is None else stamp(until).encode()
         self._rest = b""
         self._head: _Head | None = None  # of the line that is being read
-        self.taken: dict[Key, int] = {}
 
-    def read(self, sink: Sink, most: Counts | None = None) -> bool:
-        """Give ``sink`` the new bytes, of a stream at most ``most``; return whether any came."""
+    def skip(self) -> None:
+        """Leave out what has been written so far."""
+        self._file.skip()
+
+    def read(self, sink: Sink) -> bool:
+        """Give ``sink`` the new bytes; return whether any came."""
         was = self._file.position
         removed = 0
         for missing, data in self._file.read():
             removed += missing
             *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
-                self._line(line, sink, most, ends=True)
+                self._line(line, sink, ends=True)
             if len(self._rest) > LONG:  # a line may be too long to be held
-                self._line(self._rest, sink, most, ends=False)
+                self._line(self._rest, sink, ends=False)
                 self._rest = b""
         if removed:
             sink.say(f"note: the oldest {removed:,} bytes of the log were removed (--log-keep)")
         return self._file.position > was
 
-    def _line(self, line: bytes, sink: Sink, most: Counts | None, *, ends: bool) -> None:
+    def _line(self, line: bytes, sink: Sink, *, ends: bool) -> None:
         """Take ``line``, or the next part of a line that has begun."""
         if self._head is None:
             match = _LINE.match(line)
@@ -263,40 +258,20 @@ class MergedLogReader:
         head, self._head = self._head, None if ends else self._head
         if head.key is None:
             return
-        before = self.taken.get(head.key, 0)
         if head.tag == b"X":
             left_out = _LEFT_OUT.fullmatch(line)
-            count = int(left_out[1].replace(b",", b"")) if left_out else 0
-            sink.gap({head.key: count})
-            self.taken[head.key] = before + count
+            sink.gap({head.key: int(left_out[1].replace(b",", b"")) if left_out else 0})
             return
-        if self._file.trimmed and self._until is not None:
-            if head.when > self._until:
-                return
-            most = None
         data = line + b"\n" if ends and head.tag == b"F" else line
-        if most is not None:
-            data = data[: max(0, most.get(head.key, 0) - before)]
         if data:
             sink.output(*head.key, data)
-        self.taken[head.key] = before + len(data)
 
     def _read_head(self, match: re.Match[bytes]) -> _Head:
-        when, world, number, side, tag = match.groups()
+        world, number, side, tag = match.groups()
         rank = placement.number(int(world or 0), int(number))
         if self._only not in (None, rank):
             return _Head()
-        return _Head(when, (rank, _STREAMS[side]), tag)
-
-    @property
-    def is_trimmed(self) -> bool:
-        return self._file.trimmed
+        return _Head((rank, _STREAMS[side]), tag)
 
 
 LogReader = RankLogReader | MergedLogReader
-
-
-def rest_of(rests: Mapping[Key, bytes], key: Key, missing: int) -> bytes:
-    """The last ``missing`` bytes of an unfinished line, which no file has yet."""
-    rest = rests.get(key, b"")
-    return rest[max(0, len(rest) - missing) :] if missing > 0 else b""

@@ -27,10 +27,6 @@ class StallDetector(Sink):
         self._tell = tell
         self._told: dict[int, float] = {}  # rank -> when the silence began that was reported
 
-    def event(self, entry: Entry) -> None:
-        if isinstance(entry.event, ev.RanksPlaced):
-            self._told.clear()
-
     def tick(self, now: float) -> bool:
         if self._state.stopping is not None:  # ranks of a lost host have no end
             return False

@@ -1,21 +1,20 @@
 """Pictures of a run for people and programs: its progress, and a table of its ranks.
 
-Both are values, made from a ``RunState``. For another process they are encoded here and decoded
-there; ``RemoteProgress`` adds the time since then.
+Both are values, made from a ``RunState``, encoded for another process and decoded there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from dispatcher.model.frozen import Document, Value, fields_of, value
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
 from dispatcher.output.text.lines import wiped
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
-from dispatcher.plan.job.placement import name, place
+from dispatcher.plan.job.placement import name
 
 #: letter of proc(5) -> word
 _WORDS = {
@@ -94,33 +93,6 @@ def decode_picture(plain: Any) -> Picture | None:
         return None
 
 
-class RemoteProgress:
-    """The run of another process, for a footer: ``picture`` is the last one, with later times.
-
-    hosts: how many the run has. clock: seconds, monotonic.
-    """
-
-    def __init__(self, hosts: int, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._heard_at = clock()
-        self._hosts = hosts
-        self._last = Picture({}, (), {}, 0, 0.0, None)
-        self.heard = False
-
-    def hear(self, plain: Mapping[str, Any]) -> None:
-        """Take an encoded picture; an invalid one, or one of other hosts, is ignored."""
-        picture = decode_picture(plain)
-        if picture is not None and all(0 <= node < self._hosts for node in picture.pending):
-            self._last, self._heard_at = picture, self._clock()
-            self.heard = True
-
-    def picture(self) -> Picture:
-        """The last picture, with its times moved to now."""
-        last, age = self._last, self._clock() - self._heard_at
-        since = None if last.since_line is None else last.since_line + age
-        return dataclasses.replace(last, seconds=last.seconds + age, since_line=since)
-
-
 @value
 class TopRank(Value):
     """A rank. cpu: percent of one CPU. rss, gpu_memory: bytes. gpu_used: percent.
@@ -183,22 +155,17 @@ class Snapshot(Document):
 def snapshot_of(state: RunState, slow: Sequence[str] = ()) -> Snapshot:
     """A run now, rank by rank; from any thread. slow: lines on slow ranks."""
     with state.lock:
-        seats: Counter[tuple[int, int]] = Counter()  # (node, world) -> ranks so far
-        ranks = []
-        for rank, known in sorted(state.ranks.items()):
-            seat = (known.node, place(rank)[0])
-            ranks.append(_row(state, rank, known, seats[seat]))
-            seats[seat] += 1
+        ranks = [_row(state, rank, known) for rank, known in sorted(state.ranks.items())]
         late = tuple(state.hosts[node] for node in sorted(state.late))
         return Snapshot(_picture(state), tuple(ranks), late, tuple(slow))
 
 
-def _row(state: RunState, rank: int, known: Rank, local: int) -> TopRank:
+def _row(state: RunState, rank: int, known: Rank) -> TopRank:
     sample, gpu = known.sample, None
     if sample is not None and sample.own:
         gpu = state.gpus.get(known.node, {}).get(sample.own[0])
     return TopRank(
-        name(rank), state.hosts[known.node], local, known.pid, _word(known), known.alive,
+        name(rank), state.hosts[known.node], known.local, known.pid, _word(known), known.alive,
         cpu=state.shares.of.get(rank),
         rss=None if sample is None else sample.rss,
         gpu_used=None if gpu is None else gpu.utilisation,

@@ -51,14 +51,14 @@ def describe(
     advise: Advise = no_advice,
     errors: Sequence[RankError] = (),
     addresses: Mapping[str, Collection[str]] = MappingProxyType({}),
-    programs: Sequence[str] = (),
+    program_of: Callable[[int], str] = lambda rank: "",
     per_node: bool = False,
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
     nodes: of the plan. pids: rank -> process id on its host. last: see ``Last``. advise: gives our
     machine's remedy for a host's trouble. errors: the ranks' own reasons, the cause's first.
-    addresses: of hosts by name. programs: each rank's program, if there are several. per_node: each
+    addresses: of hosts by name. program_of: a rank's program, if there are several. per_node: each
     rank is a launcher of its own ranks.
     """
     cause = verdict.cause
@@ -68,7 +68,8 @@ def describe(
     reported: set[int] = set()
 
     def who(node: int, rank: int) -> str:
-        which = f" ({programs[rank]})" if rank < len(programs) else ""
+        program = program_of(rank)
+        which = f" ({program})" if program else ""
         return f"error: rank {name(rank)}{which} on {names[node]}"
 
     match cause:

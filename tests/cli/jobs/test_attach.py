@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,24 @@ import pytest
 from rig import wait_for
 
 from dispatcher import cli
-from dispatcher.cli.jobs import attach
-from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
+from dispatcher.cli.jobs.attach import RemoteProgress
+from dispatcher.core.events import codec
+from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
-from dispatcher.output.monitor.run_picture import encode_picture, picture_of
-from dispatcher.output.run_state import RunState
+from dispatcher.output.monitor.run_picture import Picture, encode_picture, picture_of
+from dispatcher.output.run_state import LOST, RUNNING, RunState
 
 from ..conftest import FakeLauncher, Launched, OnRecord, Terminal
 
-HELLO = frame(type="hello", world_size=2, passed=[], ended=[], until=0.0, rests=0)
 VERDICT = frame(type="verdict", exit_code=3, lines=[])
 RUN_ID = "20260131-142501-k3f9x2"
 CODE = f"note: job {RUN_ID} ended, exit code 3\n"
 
 
-def output(rank: int, text: bytes, stream: int = 1) -> bytes:
-    return frame(text, type="output", rank=rank, stream=stream, size=len(text))
+def happened(*events: Event) -> str:
+    """The lines of a journal."""
+    return "".join(codec.encode(Entry(1, 0.0, event)).decode() for event in events)
 
 
 @pytest.fixture
@@ -44,110 +45,100 @@ def logs(tmp_path: Path) -> Path:
     (folder / "rank-00001.out").write_bytes(b"past of 1\n")
     (folder / "rank-00001.err").write_bytes(b"oops\n")
     (folder / "dispatch.jsonl").write_text(
-        '{"name": "ranks.placed", "context": {}}\n'
-        '{"name": "rank.spawned", "context": {"node": 1, "rank": 0}}\n'
-        '{"name": "rank.spawned", "context": {"node": 1, "rank": 1}}\n'
+        happened(RanksPlaced(2, "n1", 1), RankSpawned(1, 0, 7), RankSpawned(1, 1, 8))
     )
     return folder
 
 
-def test_what_it_says_from_now_on(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
+def write(folder: Path, **texts: str) -> Callable[[], None]:
+    """A function that adds to the files of ranks: ``out0="text"``."""
+
+    def add() -> None:
+        for name, text in texts.items():
+            with open(folder / f"rank-0000{name[3]}.{name[:3]}", "a") as file:
+                file.write(text)
+
+    return add
+
+
+def test_what_it_says_from_now_on(
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     one = launched(
-        HELLO,
-        output(0, b"one\nha"),
-        output(1, b"error\n", 2),
         frame(type="say", line="note: n1 is slow"),
-        output(0, b"lf\n"),
-        output(1, b"open"),
-        frame(type="ended", rank=1, stream=1),
-        output(0, b"cut"),
-        frame(type="gap", missing=[[0, 1, 4096]]),
         frame(type="nothing we know"),
-        frame(b"", type="output", rank=0, stream=7, size=0),
-        frame(type="placed", world_size=2, restart=1),
-        output(0, b"again\n"),
         VERDICT,
-        output(0, b"not heard\n"),
-        code=3, lines=("error: rank 0: exit code 3", "  hint: look"),
+        frame(type="say", line="not heard"),
+        before=write(logs, out0=" and more\n", err1="error\n", out1="open"),
+        logs=logs, code=3, lines=("error: rank 0: exit code 3", "  hint: look"),
     )  # fmt: skip
     assert cli.main(["attach"]) == 3
     out, err = capfd.readouterr()
-    shown = out.splitlines()
-    assert shown[:3] == ["[0] one", "[0] half", "[1] open"]
-    assert shown[3].startswith("[0] cut")
-    assert "4,096 bytes of rank 0 not shown" in out
-    assert shown[-1] == "[0] again"
-    assert "not heard" not in out
+    assert out.splitlines() == ["[0]  and more", "[1] open"]
+    assert "not heard" not in err
     assert "[1] error\n" in err
+    assert "oops" not in err
     assert "note: n1 is slow\n" in err
     assert err.endswith(f"error: rank 0: exit code 3\n  hint: look\n{CODE}")
-    wanted = {"order": "attach", "output": True, "rests": False, "picture": False}
-    assert one.orders == [wanted]
+    assert one.orders == [{"order": "attach", "notes": True, "picture": False}]
 
 
 @pytest.mark.parametrize(
-    ("words", "order", "shown"),
+    ("words", "notes", "shown"),
     [
-        (["-q"], {"output": False}, ["[0] a", "[1] b"]),
-        (["--only-ranks", "1"], {"output": True}, ["[1] b"]),
-        (["--rank0"], {"output": True}, ["[0] a"]),
-        (["--grep", "b"], {"output": True}, ["[1] b"]),
-        (["--label", "none"], {"output": True}, ["a", "b"]),
-        (["--label", "host"], {"output": True}, ["[n2:0] a", "[n2:1] b"]),
-        (["latest"], {"output": True}, ["[0] a", "[1] b"]),
-        (["k3f9"], {"output": True}, ["[0] a", "[1] b"]),
+        (["-q"], False, []),
+        (["--only-ranks", "1"], True, ["[1] b"]),
+        (["--rank0"], True, ["[0] a"]),
+        (["--grep", "b"], True, ["[1] b"]),
+        (["--label", "none"], True, ["a", "b"]),
+        (["--label", "host"], True, ["[n2:0] a", "[n2:1] b"]),
+        (["latest"], True, ["[0] a", "[1] b"]),
+        (["k3f9"], True, ["[0] a", "[1] b"]),
     ],
 )
 def test_how_it_is_shown(
     launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str],
-    words: list[str], order: dict[str, bool], shown: list[str],
+    words: list[str], notes: bool, shown: list[str],
 ) -> None:  # fmt: skip
-    one = launched(HELLO, output(0, b"a\n"), output(1, b"b\n"), VERDICT, logs=logs)
+    one = launched(VERDICT, logs=logs, before=write(logs, out0="a\n", out1="b\n"))
     assert cli.main(["attach", *words]) == 0
     assert capfd.readouterr().out.splitlines() == shown
-    assert one.orders[0].items() >= order.items()
+    assert one.orders[0]["notes"] is notes
 
 
 def test_from_the_start_nothing_is_missing_or_twice(
     launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    passed = [[0, 1, len(b"past of 0\nhalf ")], [1, 1, 10], [1, 2, 5]]
-    hello = frame(type="hello", world_size=2, passed=passed, ended=[[1, 1]], until=9e9, rests=1)
-    rest = frame(b"half ", type="rest", rank=0, stream=1, size=5)
-    one = launched(hello, rest, output(0, b"line\n"), VERDICT, logs=logs)
+    launched(VERDICT, logs=logs, before=write(logs, out0=" line\n"))
     assert cli.main(["attach", "--from-start"]) == 0
     out, err = capfd.readouterr()
-    assert out.splitlines() == ["[0] past of 0", "[1] past of 1", "[0] half line"]
+    assert sorted(out.splitlines()) == ["[0] half line", "[0] past of 0", "[1] past of 1"]
     assert err.startswith("[1] oops\n")
-    assert one.orders[0]["rests"] is True
 
 
-def test_what_no_file_has_is_counted(
-    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """After a while, as the disk may only be slow."""
-    monkeypatch.setattr(attach, "BEHIND", 0.2)
-    hello = frame(type="hello", world_size=2, passed=[[0, 1, 1038]], ended=[], until=0.0, rests=0)
-    launched(hello, VERDICT, logs=logs)
-    assert cli.main(["attach", "--from-start"]) == 0
-    shown = capfd.readouterr().out
-    assert "[0] past of 0\n" in shown
-    assert "1,024 bytes of rank 0 not shown" in shown
-
-
-def test_a_half_line_is_known_of_before_the_call(
+def test_equal_lines_wait_for_no_rank_that_has_ended(
     launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is shown whole with what follows, and only once all such lines are here."""
-    hello = frame(type="hello", world_size=2, passed=[], ended=[[1, 1]], until=0.0, rests=2)
-    rests = [
-        frame(text, type="rest", rank=rank, stream=1, size=len(text))
-        for rank, text in ((0, b"x"), (1, b"y"))
-    ]
-    launched(hello, *rests, output(0, b"0\n"), VERDICT, logs=logs)
+    with (logs / "dispatch.jsonl").open("a") as journal:
+        journal.write(happened(OutputEnded(1, 1, 1, 10, 10), OutputEnded(1, 1, 2, 5, 5)))
+
+    def shown() -> None:
+        write(logs, out0="same\n")()
+        wait_for(lambda: "[0] same" in capfd.readouterr().out, 30, lambda: "it is shown at once")
+
+    launched(VERDICT, logs=logs, before=shown)
+    assert cli.main(["attach", "--fold", "--only-ranks", "0"]) == 0
+
+
+@pytest.mark.parametrize(("by_program", "whose"), [(False, "terminal"), (True, "program")])
+def test_a_job_without_files_is_shown_without_its_output(
+    launched: Launched, by_program: bool, whose: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launched(frame(type="say", line="note: x"), VERDICT, detached=False, by_program=by_program)
     assert cli.main(["attach"]) == 0
-    assert capfd.readouterr().out == "[0] 0\n"
+    said = f"note: job {RUN_ID} keeps no files (--log-dir), so only its {whose} has its output\n"
+    end = f"note: job {RUN_ID} ended, exit code 0\n"
+    assert capfd.readouterr() == ("", f"{said}note: x\n{end}")
 
 
 @pytest.mark.parametrize("merged", [False, True])
@@ -231,7 +222,7 @@ def test_a_job_that_ends_as_it_is_called(
 def test_a_launcher_that_is_gone_left_its_word_or_none(
     launched: Launched, words: list[str], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    launched(HELLO, b'{"size": -1}\n', code=None)
+    launched(b"[1]\n", code=None)
     assert cli.main(words) == 125
     assert "its launcher does not answer" in capfd.readouterr().err
 
@@ -240,9 +231,9 @@ def test_a_launcher_that_is_gone_left_its_word_or_none(
 def test_the_launcher_s_verdict_counts_where_no_disk_takes_it(
     launched: Launched, words: list[str], code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    launched(HELLO, frame(type="verdict", exit_code=3, lines=["error: it failed"]), code=None)
+    launched(frame(type="verdict", exit_code=3, lines=["error: it failed"]), code=None)
     assert cli.main(words) == code
-    assert capfd.readouterr().err == f"error: it failed\n{CODE}"
+    assert capfd.readouterr().err.endswith(f"error: it failed\n{CODE}")
 
 
 @pytest.mark.parametrize("words", [["attach"], ["top"]])
@@ -252,7 +243,7 @@ def test_there_is_no_room_for_one_more(
     launched(frame(type="refused", why="16 others are attached to it", hint=None), code=None)
     assert cli.main(words) == 125
     said = f"error: job {RUN_ID}: 16 others are attached to it [launcher-silent]\n"
-    assert capfd.readouterr().err == said
+    assert capfd.readouterr().err.endswith(said)
 
 
 Paused = tuple[FakeLauncher, registry.Process]
@@ -261,7 +252,7 @@ Paused = tuple[FakeLauncher, registry.Process]
 @pytest.fixture
 def paused(launched: Launched) -> Iterator[Paused]:
     """A job that would answer, and the process on record as its launcher, which is stopped."""
-    one = launched(HELLO, VERDICT, code=3)
+    one = launched(VERDICT, code=3)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
         known = registry.Process.of(process.pid)
         assert known is not None
@@ -295,10 +286,10 @@ def test_a_paused_launcher_is_woken_to_stop(paused: Paused) -> None:
 
 
 def test_what_it_shows_is_shown_before_the_end_is_told(
-    launched: Launched, capfd: pytest.CaptureFixture[str]
+    launched: Launched, logs: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The last words of a launcher that hangs up without a verdict: the record has it."""
-    launched(HELLO, output(0, b"last"), code=3)
+    launched(code=3, logs=logs, before=write(logs, out0="last"))
     assert cli.main(["attach"]) == 3
     assert capfd.readouterr() == ("[0] last\n", CODE)
 
@@ -311,7 +302,7 @@ def interrupt() -> None:
 
 
 def test_ctrl_c_detaches(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
-    one = launched(HELLO, before=interrupt, code=None)
+    one = launched(before=interrupt, code=None)
     assert cli.main(["attach"]) == 130
     err = capfd.readouterr().err
     assert f"note: detached; job {RUN_ID} goes on" in err
@@ -333,7 +324,6 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
         link, _ = listener.accept()
         with link, link.makefile("rb") as lines, suppress(OSError):
             orders.append(json.loads(lines.readline()))
-            link.sendall(HELLO)
             for nth in range(presses):
                 interrupt()
                 if nth < 2:
@@ -375,7 +365,7 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
 def test_stop_waits_for_the_end(
     launched: Launched, words: list[str], how: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = launched(HELLO, VERDICT, code=3, lines=("error: interrupted",))
+    one = launched(VERDICT, code=3, lines=("error: interrupted",))
     assert cli.main(["stop", *words]) == 0
     assert one.orders == [{"order": "stop", **how}]
     assert capfd.readouterr() == ("", f"error: interrupted\n{CODE}")
@@ -399,12 +389,12 @@ def test_stop_where_none_runs(on_record: OnRecord, capfd: pytest.CaptureFixture[
         registry.conclude(on_record(run_id), 0, [])
     assert cli.main(["stop"]) == 2
     assert capfd.readouterr().err == (
-        "error: no job runs in the background here [no-such-job]\n  hint: dispatch jobs -a\n"
+        "error: no job runs here [no-such-job]\n  hint: dispatch jobs -a\n"
     )
 
 
 def test_ctrl_c_leaves_it_ending(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
-    launched(HELLO, before=interrupt, code=None)
+    launched(before=interrupt, code=None)
     assert cli.main(["stop"]) == 130
     said = f"note: job {RUN_ID} is being ended; dispatch attach shows it"
     assert said in capfd.readouterr().err
@@ -420,10 +410,12 @@ def picture() -> bytes:
     return frame(type="picture", picture=encode_picture(picture_of(state)))
 
 
-def test_a_verdict_below_the_lines(launched: Launched, terminal: Terminal) -> None:
+def test_a_verdict_below_the_lines(launched: Launched, logs: Path, terminal: Terminal) -> None:
     terminal.take()
     lines = ("error: rank 0 failed",)
-    one = launched(HELLO, output(0, b"a line\n"), picture(), VERDICT, code=3, lines=lines)
+    one = launched(
+        picture(), VERDICT, code=3, lines=lines, logs=logs, before=write(logs, out0="a line\n")
+    )
     assert cli.main(["attach"]) == 3
     terminal.leave()
     shown = terminal.plain
@@ -444,14 +436,28 @@ def test_a_footer_while_it_runs(launched: Launched, terminal: Terminal) -> None:
     looker = threading.Thread(target=leave)
     looker.start()
     terminal.take()
-    launched(HELLO, picture(), stays=True, code=None)
+    launched(picture(), stays=True, code=None)
     assert cli.main(["attach"]) == 130
     looker.join(40)
 
 
 def test_quiet_has_no_footer(launched: Launched, terminal: Terminal) -> None:
     terminal.take()
-    one = launched(HELLO, VERDICT, code=3, lines=("error: rank 0 failed",))
+    one = launched(VERDICT, code=3, lines=("error: rank 0 failed",))
     assert cli.main(["attach", "-q"]) == 3
     assert one.orders[0]["picture"] is False
     assert "error: rank 0 failed\r\n" in terminal.leave()
+
+
+def test_a_picture_grows_older_until_the_next_one() -> None:
+    now = [100.0]
+    taken = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
+    far = RemoteProgress(3, lambda: now[0])
+    assert not far.heard
+    far.hear(encode_picture(taken))
+    now[0] += 2
+    assert far.picture().seconds == 5.5
+    assert far.picture().since_line == 2.5
+    few = RemoteProgress(2, lambda: 0.0)  # a host that is pending is none of ours
+    few.hear(encode_picture(taken))
+    assert not few.heard

@@ -11,6 +11,8 @@ from cases import cases
 from dispatcher.api import run
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.jobs.debug import DebugOptions, debug
+from dispatcher.core.events import codec
+from dispatcher.core.events.run_events import Entry, RankSpawned
 from dispatcher.jobs import registry
 from dispatcher.model.errors import DispatchError, JobEnded, NoSuchJob, UsageError
 from dispatcher.model.host import Hostlist
@@ -18,6 +20,7 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.plan.exec_plan import ExecPlan
 
 RUN = "20260131-142501-k3f9x2"
+SPAWNED = codec.encode(Entry(1, 0.0, RankSpawned(1, 3, 7))).decode()
 
 
 @pytest.fixture
@@ -61,8 +64,8 @@ def test_a_job_that_has_ended(job: Path) -> None:
         ("", {"n2"}, "n2"),
         ("", {"n1", "n2"}, None),  # one of them lies
         ("", set(), None),
-        ('{"name": "rank.spawned", "context": {"node": 1, "rank": 3, "pid": 7}}\n', {"n1"}, None),
-        ('{"name": "rank.spawned", "context": {"node": 1, "rank": 3, "pid": 7}}\n',
+        (SPAWNED, {"n1"}, None),
+        (SPAWNED,
          {"n1", "n2"}, "n2"),
     ],
 )  # fmt: skip

@@ -49,7 +49,7 @@ def known(on_record: OnRecord) -> dict[str, Path]:
     return found
 
 
-@pytest.mark.parametrize(("words", "letters"), [([], "habde"), (["-a"], "hgfabcde")])
+@pytest.mark.parametrize(("words", "letters"), [([], "habcde"), (["-a"], "hgfabcde")])
 def test_which_are_shown(
     known: dict[str, Path], words: list[str], letters: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_table_is_printed_once_all_figures_are_known(
 ) -> None:
     one = launched(table(None, 12.5), table(33.0, 12.5), table(99.0, 99.0), ENDED)
     assert cli.main(["top", *words]) == 0
-    assert one.orders == [{"order": "attach", "output": False, "table": every}]
+    assert one.orders == [{"order": "attach", "table": every}]
     out, err = capsys.readouterr()
     assert ("71" in out, "72" in out, "n1" in out, "n2" in out) == (True,) * 4
     assert out.count("33") == 1

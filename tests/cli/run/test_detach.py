@@ -23,7 +23,6 @@ from dispatcher.api.request import plan_job, request
 from dispatcher.cli.run import detach as module
 from dispatcher.cli.run.detach import ForegroundLink, _Foreground, check
 from dispatcher.cli.run.run import RunOptions
-from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import DispatchError, LauncherKilled, UsageError
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.asking import Asking
@@ -194,9 +193,7 @@ def test_the_foreground_hears_when_all_ranks_run() -> None:
     with ours:
         with theirs:
             word = ForegroundLink(theirs)
-            for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RanksPlaced(2, "n1", 1),
-                          RankSpawned(0, 0, 8), RankSpawned(0, 1, 9)):  # fmt: skip
-                word.event(Entry(0, 0.0, event))
+            word.started(2)
             word.tell(ended=3)
         assert lines_of(ours) == [{"pid": os.getpid()}, {"running": 2}, {"ended": 3}]
     word.tell(ended=4)  # the foreground has left, the job goes on
@@ -226,7 +223,6 @@ DETACHED = """
 import os, signal, sys, time
 from pathlib import Path
 from dispatcher.cli.run.detach import background
-from dispatcher.core.events.run_events import Entry, RanksPlaced, RankSpawned
 from dispatcher.model.paths import RunPaths
 
 def launcher(word):
@@ -238,8 +234,7 @@ def launcher(word):
     print(alone, os.getsid(0) != first, signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
           os.read(0, 1), file=sys.stderr, flush=True)
     if sys.argv[2] == "runs":
-        word.event(Entry(0, 0.0, RanksPlaced(1, "n1", 1)))
-        word.event(Entry(0, 0.0, RankSpawned(0, 0, 7)))
+        word.started(1)
     return 3
 
 first = os.getsid(0)

@@ -13,7 +13,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.files import journal
-from dispatcher.output.files.journal import Journal, append, read
+from dispatcher.output.files.journal import Journal, JournalState, append, read
 
 ENTRIES = [
     Entry(1, 0.0, ev.NodeConnecting(0)), Entry(2, 0.5, ev.RankSpawned(0, 1, 77)),
@@ -100,3 +100,33 @@ def test_a_journal_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DispatchError) as told:
         list(read(tmp_path / "absent"))
     assert told.value.message == f"{tmp_path / 'absent'}: no such file or directory"
+
+
+def line(event: ev.Event) -> bytes:
+    return codec.encode(Entry(1, 0.0, event))
+
+
+def test_where_ranks_are_as_far_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "dispatch.jsonl"
+    state = JournalState(path, ["n1", "n2", "n3"])
+    assert list(state.news()) == []  # there is no journal yet
+    placed = ev.RanksPlaced(4, "n1", 1, parts=(("a\x1b", 4),))
+    half = line(ev.RankSpawned(1, 3, 7))
+    path.write_bytes(
+        line(placed) + line(ev.RankSpawned(0, 0, 7)) + b'"name": "rank.spawned" of no JSON\n'
+        + line(ev.RankSpawned(1, 2, 7)) + line(ev.NodeConnecting(2))
+        + line(ev.OutputEnded(0, 0, 1, 5, 5)) + half[:40]
+    )  # fmt: skip
+    assert [entry.event.name for entry in state.news()] == [
+        "ranks.placed", "rank.spawned", "rank.spawned", "output.ended",
+    ]  # fmt: skip
+    assert (state.home(2), state.host_of(2), state.host_of(3)) == ((1, 0), "n2", "?")
+    assert state.program_of(2) == "a\\x1b"
+    with path.open("ab") as file:
+        file.write(half[40:] + line(ev.RankSpawned(9, 1, 7)))
+    assert len(list(state.news())) == 2
+    assert (state.home(3), state.host_of(1)) == ((1, 1), "?")
+    with path.open("ab") as file:
+        file.write(line(ev.RanksPlaced(4, "n1", 1, 1)) + line(ev.RankSpawned(2, 2, 7)))
+    list(state.news())
+    assert (state.home(2), state.host_of(2), state.host_of(0)) == ((2, 0), "n3", "?")

@@ -1,18 +1,22 @@
-"""What a run's ranks have written, read back: by rank or merged, of all or one, up to a bound."""
+"""What a run's ranks have written, read back: by rank or merged, of all or one, from any moment."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from cases import cases
+from cases import cases, examples
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Counts, Entry, Sink
 from dispatcher.model.paths import Rotation
 from dispatcher.output.files import log_reader
-from dispatcher.output.files.log_reader import MergedLogReader, RankLogReader, names_in, rest_of
+from dispatcher.output.files.log_reader import MergedLogReader, RankLogReader, names_in
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.plan.job.placement import FIRST
 
@@ -67,7 +71,6 @@ def test_ranks_and_attempts_come_in_order(tmp_path: Path) -> None:
         (2, 1, b"out"), (2, 2, b"err"), (10, 1, b"ten"), (FIRST + 1, 1, b"w"),
         (2, 1, b"\n"), (2, 1, b"again 2"), (2, 1, b"\n"), (2, 1, b"again 10"),
     ]  # fmt: skip
-    assert reader.taken == {(2, 1): 18, (2, 2): 3, (10, 1): 3, (FIRST + 1, 1): 1}
     assert not reader.read(heard)
     assert heard.taken() == []
 
@@ -87,24 +90,19 @@ def test_one_rank_alone(tmp_path: Path) -> None:
             assert heard.told == [(rank, 1, b"%d\n" % rank)]
 
 
-def test_it_goes_on_where_it_was_and_up_to_a_bound(tmp_path: Path) -> None:
+def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     files = RankFiles(tmp_path, no_warning)
     files.output(0, 1, b"0123456789")
     reader, heard = RankLogReader(tmp_path), Heard()
-    assert reader.read(heard, {(0, 1): 4})
-    assert not reader.read(heard, {(0, 1): 4})
-    assert not reader.read(heard, {})  # of this stream nothing is wanted
-    assert not reader.read(heard, {(0, 1): 2})
+    assert reader.read(heard)
+    assert not reader.read(heard)
     files.output(0, 1, b"abc")
-    assert reader.read(heard, {(0, 1): 11})
+    assert reader.read(heard)
     files.event(Entry(1, 0.0, ev.RanksPlaced(1, "a", 1, 1)))
     files.output(0, 1, b"next")
-    assert reader.read(heard, {(0, 1): 15})  # counted over the attempts
     assert reader.read(heard)
     files.close()
-    data = b"".join(one[2] for one in heard.told)
-    assert data == b"0123456789abc\nnext"
-    assert [one[2] for one in heard.told] == [b"0123", b"456789a", b"bc", b"\n", b"ne", b"xt"]
+    assert [one[2] for one in heard.told] == [b"0123456789", b"abc", b"\n", b"next"]
 
 
 def test_what_was_removed_is_told_before_the_rest(tmp_path: Path) -> None:
@@ -114,7 +112,6 @@ def test_what_was_removed_is_told_before_the_rest(tmp_path: Path) -> None:
     reader, heard = RankLogReader(tmp_path), Heard()
     assert reader.read(heard)
     assert heard.taken() == [{(0, 2): 8}, (0, 2, b"ccc\n"), (0, 2, b"dd")]
-    assert reader.taken == {(0, 2): 14}
 
 
 def test_names_of_pieces(tmp_path: Path) -> None:
@@ -160,19 +157,6 @@ def test_lines_come_as_they_came(tmp_path: Path) -> None:
     log.close()
     assert reader.read(heard)
     assert heard.taken() == [(1, 1, b"no end")]
-    assert reader.taken == {(0, 1): 13, (FIRST, 2): 6, (1, 1): 6}
-    assert not reader.is_trimmed
-
-
-def test_a_merged_log_up_to_a_bound(tmp_path: Path) -> None:
-    log = merged(tmp_path)
-    log.output(0, 1, b"0123\n4567\n")
-    log.output(1, 1, b"x\n")
-    log.close()
-    reader, heard = MergedLogReader(tmp_path / "merged.log"), Heard()
-    assert reader.read(heard, {(0, 1): 7})
-    assert heard.taken() == [(0, 1, b"0123\n"), (0, 1, b"45")]
-    assert reader.taken == {(0, 1): 7, (1, 1): 0}
 
 
 LINE = b"2026-01-31T14:25:01.123456Z 12 out F text\n"
@@ -212,26 +196,93 @@ def test_a_line_too_long_to_be_held_comes_in_pieces(
     assert {(rank, stream) for rank, stream, _ in heard.told} == {(12, 1)}
 
 
-def test_where_the_beginning_was_removed_the_time_makes_the_seam(tmp_path: Path) -> None:
+def test_where_the_beginning_was_removed_it_is_counted(tmp_path: Path) -> None:
     log = merged(tmp_path, Rotation(100, keep=1))
-    for number in range(8):  # two lines fit into a piece, which came at 1000001 and so on
+    for number in range(8):  # two lines fit into a piece
         log.output(0, 1, b"line %03d\n" % number)
     log.close()
-    reader = MergedLogReader(tmp_path / "merged.log", until=1_000_007.0)
     heard = Heard()
-    assert reader.read(heard, {(0, 1): 0})
-    assert reader.is_trimmed
+    assert MergedLogReader(tmp_path / "merged.log").read(heard)
     *lines, note = heard.told
-    assert lines[-1] == (0, 1, b"line 006\n")
+    assert lines[-1] == (0, 1, b"line 007\n")
     assert b"line 000\n" not in [data for _, _, data in lines]
     assert note.startswith("note: the oldest ")
     assert note.endswith(" bytes of the log were removed (--log-keep)")
-    whole = MergedLogReader(tmp_path / "merged.log")
-    whole.read(heard)
-    assert heard.told[-2] == (0, 1, b"line 007\n")
 
 
-@cases(("missing", "rest"), [(0, b""), (-2, b""), (2, b"ef"), (6, b"abcdef"), (9, b"abcdef")])
-def test_the_end_of_a_line_that_no_file_has(missing: int, rest: bytes) -> None:
-    assert rest_of({(0, 1): b"abcdef"}, (0, 1), missing) == rest
-    assert rest_of({}, (0, 1), missing) == b""
+# -- from a moment on ---------------------------------------------------------------------
+
+Chunk = tuple[int, int, bytes]
+PART = st.sampled_from([b"\n", b"a", b"0123456789", b"x" * 40])
+CHUNKS = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, FIRST]),
+        st.sampled_from([1, 2]),
+        st.lists(PART, min_size=1).map(b"".join),
+    ),
+    max_size=12,
+)
+
+
+@examples(60)
+@given(
+    chunks=CHUNKS,
+    skipped=st.integers(0, 12),
+    looks=st.frozensets(st.integers(0, 12)),
+    rotation=st.sampled_from([Rotation(), Rotation(20), Rotation(120), Rotation(20, keep=1)]),
+    restarts=st.frozensets(st.integers(1, 12), max_size=2),
+)
+def test_what_comes_after_a_moment_comes_once(
+    chunks: list[Chunk],
+    skipped: int,
+    looks: frozenset[int],
+    rotation: Rotation,
+    restarts: frozenset[int],
+) -> None:
+    """Of each stream, whenever the reader looks, through restarts and pieces."""
+    wrote: dict[tuple[int, int], bytes] = defaultdict(bytes)
+    with TemporaryDirectory() as name:
+        files, reader, heard = RankFiles(Path(name), no_warning, rotation), None, Heard()
+        for number in range(len(chunks) + 1):
+            if number in restarts:
+                nth = sorted(restarts).index(number) + 1
+                files.event(Entry(0, 0.0, ev.RanksPlaced(2, "", 0, nth)))
+            if number == min(skipped, len(chunks)):
+                reader = RankLogReader(Path(name))
+                reader.skip()
+            if number in looks and reader is not None:
+                reader.read(heard)
+            if number < len(chunks):
+                rank, stream, data = chunks[number]
+                files.output(rank, stream, data)
+                if reader is not None:
+                    wrote[rank, stream] += data
+        files.close()
+        assert reader is not None
+        reader.read(heard)
+    got: dict[tuple[int, int], bytes] = defaultdict(bytes)
+    missing: dict[tuple[int, int], int] = defaultdict(int)
+    for told in heard.told:
+        if isinstance(told, dict):
+            ((key, count),) = told.items()
+            missing[key] += count
+        else:
+            got[told[:2]] += told[2]
+    for key in {*wrote, *got, *missing}:
+        if restarts:  # a line may have been ended there
+            assert len(wrote[key]) <= len(got[key]) + missing[key] <= len(wrote[key]) + 2
+        else:
+            assert len(got[key]) + missing[key] == len(wrote[key])
+            assert wrote[key].endswith(got[key][-20:] if missing[key] else got[key])
+
+
+def test_a_merged_log_from_a_moment_on(tmp_path: Path) -> None:
+    log = merged(tmp_path)
+    log.output(0, 1, b"old\nha")
+    log._file.release()
+    reader, heard = MergedLogReader(tmp_path / "merged.log"), Heard()
+    reader.skip()
+    log.output(0, 1, b"lf\nnew\n")
+    log.close()
+    assert reader.read(heard)
+    assert heard.told == [(0, 1, b"half\n"), (0, 1, b"new\n")]

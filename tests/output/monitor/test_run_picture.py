@@ -1,4 +1,4 @@
-"""A picture of a run on its way to another process: the same there, older as time passes."""
+"""A picture of a run on its way to another process: the same there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from cases import cases
 
 from dispatcher.output.monitor.run_picture import (
     Picture,
-    RemoteProgress,
     decode_picture,
     encode_picture,
 )
@@ -32,16 +31,3 @@ WRONG: list[dict[str, Any]] = [
 @cases("fields", WRONG)
 def test_what_is_no_picture(fields: dict[str, Any]) -> None:
     assert decode_picture({**encode_picture(PICTURE), **fields}) is None
-
-
-def test_it_grows_older_until_the_next_one() -> None:
-    now = [100.0]
-    far = RemoteProgress(3, lambda: now[0])
-    assert not far.heard
-    far.hear(encode_picture(PICTURE))
-    now[0] += 2
-    assert far.picture().seconds == 5.5
-    assert far.picture().since_line == 2.5
-    few = RemoteProgress(2, lambda: 0.0)  # a host that is pending is none of ours
-    few.hear(encode_picture(PICTURE))
-    assert not few.heard

@@ -124,3 +124,37 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
         assert one.wait(timeout=60) == 130
         assert "stopped by dispatch stop" in one.stderr.read()
     assert jobs()[-1]["state"] == "ended"
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_run_in_another_terminal(
+    desk: Desk, state: Path, tmp_path_factory: pytest.TempPathFactory, keeps: bool
+) -> None:
+    """It answers as one in the background does; its output is where its files are."""
+    files = ["--log-dir", str(tmp_path_factory.mktemp("logs"))] if keeps else []
+    run = desk.start("-H", "localhost:2", *files, script(desk.folder, WAITS), "3")
+    assert desk.lines(run, 2) == ["[0] up 0\n", "[1] up 1\n"]
+    (row,) = jobs()
+    assert (row["state"], row["detached"]) == ("running", False)
+    table = dispatch("top")
+    assert table.returncode == 0, table.stderr
+    assert [line.split()[-2:] for line in table.stdout.splitlines()[1:]] == [
+        ["up", "0"], ["up", "1"]
+    ]  # fmt: skip
+    assert dispatch("stacks").returncode == 0
+    asked = ["attach", *(["--from-start"] if keeps else [])]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*PROGRAM, *asked], **pipes) as viewer:
+        assert viewer.stderr is not None
+        if keeps:
+            assert viewer.stdout is not None
+            assert sorted(viewer.stdout.readline() for _ in range(2)) == [
+                "[0] up 0\n", "[1] up 1\n"
+            ]  # fmt: skip
+        else:
+            assert "keeps no files (--log-dir), so only its terminal" in viewer.stderr.readline()
+        go(desk)
+        out, err = viewer.communicate(timeout=60)
+    assert (viewer.returncode, run.wait(60)) == (3, 3)
+    assert sorted(out.splitlines()) == (["[0] done 0", "[1] done 1"] if keeps else [])
+    assert "error: rank 1 on localhost, pid " in err

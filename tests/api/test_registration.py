@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-import socket
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 from cases import cases
 from rig import wait_for
 
+from dispatcher.api.registration import JobRecord
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
-from dispatcher.cli.run.detach import ForegroundLink
-from dispatcher.cli.run.registration import JobRegistration
-from dispatcher.cli.run.run import RunOptions
-from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
+from dispatcher.core.events.monitor_events import SamplesWanted, StacksGathered, StacksWanted
 from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, SignalReceived
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
@@ -34,20 +33,25 @@ def _state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Made:
-    """A registration, and what the run is told by it."""
+    """A record, and what the run is told by it. started: as in the background."""
 
     def __init__(
-        self, hosts: str = "n1:1,n2:1", *, word: Any = None, paths: RunPaths | None = None,
-        options: RunOptions | None = None, **fields: Any,
+        self, hosts: str = "n1:1,n2:1", *, started: Callable[[int], None] | None = None,
+        paths: RunPaths | None = None, reach: Mapping[str, Any] = MappingProxyType({}),
+        **fields: Any,
     ) -> None:  # fmt: skip
         self.told: list[Event] = []
         self.changes: list[Change] = []
         self.said: list[str] = []
         self.plan = plan_job(asked(hosts, ["train.py", "x"], **fields))
-        self.state = RunState([node.host.name for node in self.plan.nodes])
-        self.one = JobRegistration(
-            self.plan, options or RunOptions(), paths, word, self.state, self.told.append,
-            self.changes.append, self.said.append, lambda: ("rank 1 is slow",),
+        nodes = (*self.plan.nodes, *self.plan.spares)
+        self.state = RunState([node.host.name for node in nodes])
+        session: Any = SimpleNamespace(
+            plan=self.plan, state=self.state, tell=self.told.append, restart=self.changes.append
+        )
+        self.one = JobRecord(
+            session, reach, paths, self.said.append, slow=lambda: ("rank 1 is slow",),
+            started=started,
         )  # fmt: skip
 
     @property
@@ -56,20 +60,19 @@ class Made:
 
     def event(self, *events: Event) -> None:
         for event in events:
-            for sink in (self.state, *self.one.sinks):
+            for sink in (self.state, self.one):
                 sink.event(Entry(0, 0.0, event))
 
 
 def test_what_is_written_down(tmp_path: Path) -> None:
-    options = RunOptions(transport="ssh", ssh_config="/c", host_keys="strict")
+    reach = {"transport": "ssh", "rsh": None, "ssh_config": "/c", "host_keys": "strict"}
     hosts = "n1:1,n2:1,n3:1"
-    made = Made(hosts, paths=RunPaths(tmp_path), options=options, spares=1, user="ml")
+    made = Made(hosts, paths=RunPaths(tmp_path), reach=reach, spares=1, user="ml")
     job = made.job
     assert job.program == ("train.py", "x")
     assert job.hosts == (("n1", "ml", None), ("n2", "ml", None), ("n3", "ml", None))
     assert (job.ranks, job.logs, job.detached) == (2, tmp_path, False)
-    assert job.reach == {"transport": "ssh", "rsh": None, "ssh_config": "/c",
-                         "host_keys": "strict"}  # fmt: skip
+    assert job.reach == reach
     assert (job.state, job.launcher.pid, job.phase) == ("running", os.getpid(), "connecting")
     made.event(RanksPlaced(2, "n1", 1))
     assert made.job.phase == "starting"
@@ -87,7 +90,6 @@ def test_what_is_written_down(tmp_path: Path) -> None:
         ({}, {"words": ["none.py"]}, "none.py: no such script in "),
         ({}, {"exports": [["RANK", "1"]]}, "-x: RANK is set by dispatch"),
         ({"parts": True}, {"words": ["b.py"]}, "it has several programs"),
-        ({"launcher": "torchrun"}, {"words": ["b.py"]}, "torch.distributed.run"),
     ],
 )  # fmt: skip
 def test_what_a_restart_is_made_of(
@@ -97,21 +99,17 @@ def test_what_a_restart_is_made_of(
     monkeypatch.chdir(tmp_path)
     for name in ("train.py", "b.py"):
         (tmp_path / name).touch()
-    options = RunOptions(words=("train.py", "x"), launcher=made.get("launcher", "dispatch"))
-    one = Made(options=options)
+    one = Made()
     if "parts" in made:
         part = PartPlan("", one.plan.program, "python3", "/", ())
         one.one._plan = replace(one.plan, parts=(part, part))
     if isinstance(change, str) and " " in change:
         with pytest.raises(DispatchError) as refused:
-            one.one._order_restart(order)
+            one.one.restart(order)
         assert refused.value.message.startswith(change)
     else:
-        one.one._order_restart(order)
-    programs = [(found.program or Program("script", ())).argv for found in one.changes]
-    assert one.changes == [change] or [(argv[0], argv[-1]) for argv in programs] in (
-        [(change, "b.py")], [],
-    )  # fmt: skip
+        one.one.restart(order)
+        assert one.changes == [change]
     one.one.conclude(0, [])
 
 
@@ -125,9 +123,9 @@ def test_a_restart_with_arguments_alone_is_told_the_whole_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
-    one = Made(options=RunOptions(words=("train.py", "x")))
+    one = Made()
     with pytest.raises(DispatchError) as refused:
-        one.one._order_restart({"words": words})
+        one.one.restart({"words": words})
     assert refused.value.hint == f"dispatch restart {one.plan.run_id} -- {line}"
     one.one.conclude(0, [])
 
@@ -159,57 +157,55 @@ def test_a_run_that_could_not_be_begun_has_ended_too(
     made.one.conclude(0, [])
 
 
-def test_a_run_in_the_foreground_tells_where_its_ranks_are() -> None:
+def test_where_the_ranks_are_is_asked_of_the_hosts() -> None:
     made = Made()
     made.one.answer()
     with JobConnection(made.job) as call:
         call.order("stacks")
         wait_for(lambda: made.told == [StacksWanted()], 20, lambda: "the hosts are asked")
+        made.event(StacksGathered(1, ()))
+        frames = call.frames()
+        found = next(fields for fields in frames if fields)
+        assert (found["type"], found["lines"]) == ("stacks", ["no rank is running"])
         made.one.conclude(4, ["x"])
-        frames = [fields for fields, _ in call.frames() if fields]
-    assert [(one["type"], one["exit_code"]) for one in frames] == [("verdict", 4)]
+        rest = [fields for fields in frames if fields]
+    assert [(one["type"], one["exit_code"]) for one in rest] == [("verdict", 4)]
     assert not (made.job.folder / "control").exists()
-    said: list[str] = []
-    assert made.one.shown_to_viewers(said.append) == said.append
-    assert made.one.control is None
 
 
-@pytest.fixture
-def word() -> Any:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ForegroundLink(theirs)
-
-
-def test_a_job_in_the_background_can_be_called(word: Any) -> None:
-    made = Made(word=word)
-    assert made.job.detached is True
-    assert made.one.sinks[-1] is word
-    made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 71), RankSpawned(1, 1, 72))
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_a_job_in_front_or_behind_can_be_called(is_behind: bool) -> None:
+    began: list[int] = []
+    made = Made(started=began.append if is_behind else None)
+    assert made.job.detached is is_behind
+    made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 71))
+    assert began == []
+    made.event(RankSpawned(1, 1, 72))
+    assert (began, made.job.phase) == ([2] if is_behind else [], "running")
     said: list[str] = []
     made.one.answer()
     with JobConnection(made.job) as call:
-        call.order("attach", output=True, table=0.5, picture=True)
+        call.order("attach", table=0.5, picture=True)
         frames = call.frames()
         kinds: dict[str, dict[str, Any]] = {}
-        both = made.one.shown_to_viewers(said.append)
-        while not {"hello", "table", "picture"} <= kinds.keys():
-            fields, _ = next(frames)
+        both = made.one.shown_to_clients(said.append)
+        while not {"table", "picture"} <= kinds.keys():
+            fields = next(frames)
             kinds.setdefault(str(fields.get("type")), fields)
         assert SamplesWanted(0.5) in made.told
         assert [row[3] for row in kinds["table"]["table"]["ranks"]] == [71, 72]
         assert kinds["table"]["table"]["slow"] == ["rank 1 is slow"]
         both("note: x")
         made.one.conclude(5, ["error: y"])
-        rest = [fields for fields, _ in frames if fields]
+        rest = [fields for fields in frames if fields]
     assert said == ["note: x"]
     assert any(one.get("line") == "note: x" for one in rest)
     assert (rest[-1]["type"], rest[-1]["exit_code"]) == ("verdict", 5)
 
 
 @pytest.mark.parametrize("now", [False, True])
-def test_a_job_in_the_background_can_be_stopped(word: Any, now: bool) -> None:
-    made = Made(word=word)
+def test_a_job_can_be_stopped(now: bool) -> None:
+    made = Made()
     with JobConnection(made.job) as call:
         call.order("stop", now=now)
         assert made.told == []  # there is no run yet that could be told
@@ -221,16 +217,26 @@ def test_a_job_in_the_background_can_be_stopped(word: Any, now: bool) -> None:
 
 
 def test_without_a_record_a_run_goes_on_and_a_job_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     made = Made()
-    assert made.one.sinks == []
+    made.event(RanksPlaced(2, "n1", 1))
+    assert made.one.shown_to_clients(made.said.append) == made.said.append
     (said,) = made.said
     assert said.startswith("note: dispatch jobs and stop will not know this job: ")
     with made.one:
         made.one.conclude(0, [])
     with pytest.raises(UsageError) as caught:
-        Made(word=word)
+        Made(started=print)
     assert caught.value.message.startswith("--detach: the job cannot be recorded in ")
+
+
+def test_a_folder_that_is_gone_costs_the_phase_and_not_the_job() -> None:
+    began: list[int] = []
+    made = Made(started=began.append)
+    made.job.folder.rename(made.job.folder.with_name("moved"))
+    made.event(RanksPlaced(1, "n1", 1), RankSpawned(0, 0, 71))
+    assert began == [1]
+    made.one.conclude(0, [])
