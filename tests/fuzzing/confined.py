@@ -14,8 +14,9 @@ import threading
 from functools import cache
 from typing import Any
 
-#: events that change something -> how many of the first arguments are paths. A link's target may be
-#: any; what is given a mode, an owner or a time by its name may be a link, so those are followed.
+#: events that change something -> how many of the first arguments are paths; as many of the last
+#: are the folders that these are in, -1 for none. A link's target may be any; what is given a mode,
+#: an owner or a time by its name may be a link, so those are followed.
 CHANGES = {
     "os.mkdir": 1, "os.rmdir": 1, "os.remove": 1, "os.rename": 2, "os.link": 2, "os.chmod": 1,
     "os.chown": 1, "os.utime": 1, "os.truncate": 1, "os.mkfifo": 1, "os.mknod": 1,
@@ -64,17 +65,21 @@ def _see(event: str, arguments: tuple[Any, ...]) -> None:
         if flags & _WRITING:
             _check(event, path, follow=not flags & _STAYS)
     elif event == "os.symlink":
-        _check(event, arguments[1], follow=False)
+        _check(event, arguments[1], arguments[2], follow=False)
     elif event in CHANGES:
-        for path in arguments[: CHANGES[event]]:
-            _check(event, path, follow=event in FOLLOWED)
+        count = CHANGES[event]
+        folders = arguments[-count:] if event != "os.truncate" else (-1,)
+        for path, at in zip(arguments[:count], folders, strict=True):
+            _check(event, path, at, follow=event in FOLLOWED)
 
 
-def _check(event: str, path: Any, *, follow: bool) -> None:
-    """A single name is one in a folder that was opened, and that was below ours if it was made."""
+def _check(event: str, path: Any, at: int = -1, *, follow: bool) -> None:
+    """A single name, ``at`` no known folder, is in one that was opened, so it was below ours."""
     if isinstance(path, int):
         return
     path = os.fsdecode(path)
+    if at >= 0:
+        path = os.path.join(os.readlink(f"/proc/self/fd/{at}"), path)
     above, name = os.path.split(path)
     if (not above and name != "..") or path == os.devnull or "/__pycache__/" in path:
         return
