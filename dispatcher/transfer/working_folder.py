@@ -19,7 +19,7 @@ from dispatcher.model.names import size
 from dispatcher.remote.copy.disk import DEEPEST, KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.put_sources import LEFT, SMALL, Group, Sources
+from dispatcher.transfer.put_files import LEFT, SMALL, Group, Sources
 
 #: the ignore files of a folder, the last one decides
 IGNORE_FILES = (".gitignore", ".dispatchignore")

@@ -15,8 +15,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import Sending
-from dispatcher.transfer.put_sources import Sources
+from dispatcher.transfer.put_files import Sending, Sources
 from dispatcher.transport.base import LinkClosed
 
 NEED_ALL = copy_frames.message({"need": b"\1", "start": "", "seen": ""})

@@ -24,13 +24,14 @@ from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_files import (
     MANY_BYTES,
     MANY_HOSTS,
+    SMALL,
     Branch,
+    Sources,
     branches_of,
     instructions,
     needs_of,
     pays,
 )
-from dispatcher.transfer.put_sources import SMALL, Sources
 
 
 class TestSources:

@@ -11,7 +11,7 @@ import pytest
 from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.disk import DEEPEST
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.transfer.put_sources import SMALL
+from dispatcher.transfer.put_files import SMALL
 from dispatcher.transfer.working_folder import MOST_RULES, WorkingFolder, listed
 
 

@@ -38,8 +38,7 @@ from dispatcher.transfer import put_files
 from dispatcher.transfer.dest_dir import MOST_TOLD, and_more
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.put_files import Sending
-from dispatcher.transfer.put_sources import Group, Sources
+from dispatcher.transfer.put_files import Group, Sending, Sources
 from dispatcher.transfer.tars import names_of
 
 #: parts of a list of hosts that may have such characters: ranges as [0-14/2], groups as @rack:*

@@ -28,8 +28,7 @@ from dispatcher.remote.protocol.copy_frames import (
     value_of,
 )
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.transfer.put_files import needs_of
-from dispatcher.transfer.put_sources import Sources
+from dispatcher.transfer.put_files import Sources, needs_of
 
 
 def spoken(

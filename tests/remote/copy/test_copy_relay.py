@@ -22,8 +22,7 @@ from dispatcher.remote.copy.copy_relay import Child, Relay
 from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import columns, frames, message, rows
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.transfer.put_files import needs_of
-from dispatcher.transfer.put_sources import Sources
+from dispatcher.transfer.put_files import Sources, needs_of
 
 LIMIT = 60.0
 DATA = os.urandom(600_000)

@@ -24,8 +24,7 @@ from dispatcher.remote.protocol.copy_frames import (
     frames,
     rows,
 )
-from dispatcher.transfer.put_files import needs_of
-from dispatcher.transfer.put_sources import Sources
+from dispatcher.transfer.put_files import Sources, needs_of
 
 BIG = random.Random(1).randbytes(3 * WORTH)
 

@@ -17,7 +17,7 @@ from rig import Cluster, wait_for
 from dispatcher.remote.copy.disk import PART, STAGE
 from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import frames
-from dispatcher.transfer.put_sources import Sources
+from dispatcher.transfer.put_files import Sources
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 PUT = [*DISPATCH, "put", "-w", "localhost"]
