@@ -15,30 +15,9 @@ try:
 except ImportError:
     import signal
 
-from dispatcher.remote.copy.disk import (
-    NotGiven,
-    NotTaken,
-    at_home,
-    digest,
-    expand,
-    give,
-    has_wildcards,
-    scan,
-    split,
-)
+from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.receiver import Receiver
-from dispatcher.remote.protocol.copy_frames import (
-    CHUNK,
-    FILE,
-    Entry,
-    frames,
-    message,
-    needed_of,
-    pieces,
-    rows,
-    starts_of,
-    value_of,
-)  # fmt: skip
+from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
 
 TYPE_CHECKING = False
@@ -65,9 +44,9 @@ def main(program: bytes) -> int:
         signal.signal(number, _end)
     incoming = _frames()
     try:
-        order = value_of(*next(incoming))
+        order = copy_frames.value_of(*next(incoming))
         return _put(order, incoming, program) if order["do"] == "put" else _get(order, incoming)
-    except (Malformed, NotGiven, NotTaken) as bad:
+    except (Malformed, disk.NotGiven, disk.NotTaken) as bad:
         return _fail(str(bad))
     except OSError as error:
         name = f"{error.filename}: " if error.filename is not None else ""
@@ -77,7 +56,7 @@ def main(program: bytes) -> int:
 
 
 def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
-    entries = rows(order["list"])
+    entries = copy_frames.rows(order["list"])
     more = [order["checksum"], order["resume"], order.get("owner", "")]
     more += [order.get("alone", False), order.get("fixed", False)]
     receiver = Receiver(entries, order["groups"], *more)
@@ -108,32 +87,32 @@ def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
 
 
 def _get(order: dict[str, Any], incoming: Frames) -> int:
-    entries: list[Entry] = []
+    entries: list[copy_frames.Entry] = []
     places: list[str] = []
 
-    def listed() -> Iterator[Entry]:
+    def listed() -> Iterator[copy_frames.Entry]:
         for start, name, named in _named(order):
-            for entry, place in scan(start, name, named=named, partial=True):
-                if order["checksum"] and entry.kind == FILE:
+            for entry, place in disk.scan(start, name, named=named, partial=True):
+                if order["checksum"] and entry.kind == copy_frames.FILE:
                     try:
-                        entry.more = digest(place)
+                        entry.more = disk.digest(place)
                     except OSError:
                         pass  # it is reported when its turn comes
                 entries.append(entry)
                 places.append(place)
                 yield entry
 
-    for part in pieces(listed()):
+    for part in copy_frames.pieces(listed()):
         _send(part)
-    answer = value_of(*next(incoming))
-    starts = starts_of(answer)
+    answer = copy_frames.value_of(*next(incoming))
+    starts = copy_frames.starts_of(answer)
     waiting, size = [], 0
-    for index in needed_of(answer):
+    for index in copy_frames.needed_of(answer):
         at, seen = starts.get(index, (0, ""))
-        for piece in give(places[index], entries[index].size, at, seen):
+        for piece in disk.give(places[index], entries[index].size, at, seen):
             waiting.append(piece)
             size += len(piece)
-            if size >= CHUNK:
+            if size >= copy_frames.CHUNK:
                 _write(b"".join(waiting))
                 waiting, size = [], 0
     _write(b"".join(waiting))
@@ -144,20 +123,21 @@ def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Of each file that is asked for its path, ``GROUP/NAME``, and whether it was named in full."""
     known: dict[str, str] = {}
     for path, name in order["paths"]:
-        found = [(at_home(path), name)]
-        wild = has_wildcards(path) and not os.path.lexists(found[0][0])
+        found = [(disk.at_home(path), name)]
+        wild = disk.has_wildcards(path) and not os.path.lexists(found[0][0])
         if wild:
-            folder, parts = split(path)
+            folder, parts = disk.split(path)
             group = name.partition("/")[0]
-            found = [(at, f"{group}/{inner}") for at, inner in expand(at_home(folder), parts)]
+            matches = disk.expand(disk.at_home(folder), parts)
+            found = [(at, f"{group}/{inner}") for at, inner in matches]
             if not found:
-                raise NotGiven(f"{path}: no file there matches")
+                raise disk.NotGiven(f"{path}: no file there matches")
         for place, named in found:
             if named not in known:
                 known[named] = place
                 yield place, named, not wild
             elif os.path.normpath(known[named]) != os.path.normpath(place):
-                raise NotGiven(f"{known[named]} and {place}: copied to the same path")
+                raise disk.NotGiven(f"{known[named]} and {place}: copied to the same path")
 
 
 def _receive(receiver: Receiver, incoming: Frames, relay: Relay | None) -> None:
@@ -182,7 +162,7 @@ def _frames() -> Frames:
             fcntl.fcntl(fd, _SET_PIPE_SIZE, _READ)  # fewer turns between sshd and us
         except OSError:
             pass  # no pipe, or not on Linux
-    incoming = frames(_MOST)
+    incoming = copy_frames.frames(_MOST)
     while data := os.read(0, _READ):
         for _, kind, body in incoming.feed(data):
             yield kind, body
@@ -190,7 +170,7 @@ def _frames() -> Frames:
 
 
 def _send(value: dict[str, Any]) -> None:
-    _write(message(value))
+    _write(copy_frames.message(value))
 
 
 def _write(data: bytes) -> None:
