@@ -14,14 +14,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
 from dispatcher.core.events.run_events import Entry, Event, RunRestarting, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_server import JobServer
+from dispatcher.jobs.job_socket import restart_of
 from dispatcher.jobs.lost_hosts import LostBefore
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
 from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.plan.variables import exported
 from dispatcher.runner.loop import Stop
 
 if TYPE_CHECKING:
@@ -34,14 +37,12 @@ if TYPE_CHECKING:
 class JobRecord(Sink):
     """The record of the run of ``session``, for which it is a sink; ``conclude`` records the end.
 
-    It has what the job's socket answers (``job_server.Orders``). reach: the flags for reaching
-    hosts. paths: of its files, if it keeps any. say: prints a note if there is no record (a home
-    that is full or read-only); the run goes on without one. tell: sends the run another shell's
-    order. program_of: the program for the new words of a restart. slow: lines on slow ranks.
-    started: called with the number of ranks when all run; given only in the background.
-    by_program: a program started the run, not a shell.
-    Raises: FileUnusable in the background if there is no record, for no command could reach the
-    job.
+    It serves the job's socket (``job_server.Orders``). reach: the flags for reaching hosts. paths:
+    of its files, if it keeps any. say: prints a note if there is no record (a home that is full or
+    read-only); the run goes on. tell: sends the run another shell's order. program_of: the program
+    for the new words of a restart. slow: lines on slow ranks. started: called with the number of
+    ranks when all run; given only in the background. by_program: a program started the run.
+    Raises: FileUnusable in the background if there is no record, for no command could reach it.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class JobRecord(Sink):
         self._paths, self._say, self._slow, self._started = paths, say, slow, started
         self._tell = tell or session.tell
         self._program_of = program_of or (lambda words: other_words(self._plan, words))
-        self._stop = Stop(self._tell, "dispatch stop")
+        self.stop = Stop(self._tell, "dispatch stop").ordered
         self._phase = ""
         self._folder: Path | None = None
         self._server: JobServer | None = None
@@ -121,13 +122,10 @@ class JobRecord(Sink):
 
     def sample(self, seconds: float) -> None:
         """Have the ranks measured so often from now on."""
-        from dispatcher.core.events.monitor_events import SamplesWanted
-
         self._tell(SamplesWanted(seconds))
 
     def gather(self) -> None:
         """Find where the ranks are, for the clients that asked."""
-        from dispatcher.core.events.monitor_events import StacksWanted
         from dispatcher.output.text.stacks_text import Stacks
 
         if self._stacks is None:
@@ -139,15 +137,8 @@ class JobRecord(Sink):
             self._stacks = Stacks(self._state.hosts, folder, self._server.stacks, lambda line: None)
         self._tell(StacksWanted())
 
-    def stop(self, way: str) -> None:
-        """End the job: "stop", "kill" or the number of the signal to begin with."""
-        self._stop.ordered(way)
-
     def restart(self, order: Mapping[str, Any]) -> None:
         """Restart the ranks as ``order`` asks. Raises: DispatchError, Malformed."""
-        from dispatcher.jobs.job_socket import restart_of
-        from dispatcher.plan.variables import exported
-
         words, pairs = restart_of(order)
         exports = exported({}, [f"{name}={text}" for name, text in pairs])
         if words and self._plan.parts:
@@ -173,13 +164,11 @@ class JobRecord(Sink):
 
     def shown_to_clients(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, but clients get the lines as well."""
-        server = self._server
-        if server is None:
-            return say
 
         def both(line: str) -> None:
             say(line)
-            server.say(line)
+            if self._server is not None:
+                self._server.say(line)
 
         return both
 

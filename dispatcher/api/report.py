@@ -322,12 +322,10 @@ class Fold(RunState):
         endings = []
         for rank, host in sorted(seated.items()):
             pid, began, ended = times.get(rank, (None, None, None))
-            endings.append(
-                RankEnding(
-                    placement.name(rank), host, pid, verdict.statuses.get(rank),
-                    *written.get(rank, (0, 0)), began, ended, self.program_of(rank) or None,
-                )
-            )  # fmt: skip
+            endings.append(RankEnding(
+                placement.name(rank), host, pid, verdict.statuses.get(rank),
+                *written.get(rank, (0, 0)), began, ended, self.program_of(rank) or None,
+            ))  # fmt: skip
         return tuple(endings)
 
 

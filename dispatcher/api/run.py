@@ -101,15 +101,10 @@ class Running(BackgroundRun[Report, Line | Entry]):
             plan, self._reach.transport_for, say=say, paths=paths,
             check=how.get("check", True), agent_python=agent_python,
         )  # fmt: skip
-        session.add(
-            Notes(
-                names,
-                say,
-                verbose=False,
-                error_of=session.error_of,
-                reached=lambda: session.reached,
-            )
-        )
+        session.add(Notes(
+            names, say, verbose=False, error_of=session.error_of,
+            reached=lambda: session.reached,
+        ))  # fmt: skip
         if paths is not None:
             session.add(*open_files(plan, paths, say))
         if lines or events:
