@@ -38,10 +38,7 @@ class Event(Value):
 
 
 def types_of(cls: type[Value], *, bounded: bool = False) -> dict[str, Any]:
-    """Field -> its type, also where the module of ``cls`` imports that for type checkers only.
-
-    bounded: with its bounds, see ``model.bounds``.
-    """
+    """Field -> its type, also of imports for type checkers only; bounded: with ``model.bounds``."""
     from dispatcher.core.events import collectives, stack_frames, verdicts
     from dispatcher.model import bounds
     from dispatcher.plan.job.binding import Topology

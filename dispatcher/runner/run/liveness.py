@@ -202,9 +202,8 @@ class Sampling:
 
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
         """Have ``host`` report where its ranks are; see ``NodeStacks``."""
-        order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
         host.intake.turns.asked_for_stacks(ras=asked.ras)
-        self._order(host, *STACKS, stacks=order)
+        self._order(host, *STACKS, stacks=asked.fields())
 
     def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
         parts = payload.parts((*PARTS, *more))
