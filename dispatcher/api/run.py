@@ -102,7 +102,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
             check=how.get("check", True), agent_python=agent_python,
         )  # fmt: skip
         session.add(Notes(
-            names, say, verbose=False, error_of=session.error_of,
+            names, lambda line: self._say(line), verbose=False, error_of=session.error_of,
             reached=lambda: session.reached,
         ))  # fmt: skip
         if paths is not None:
@@ -129,6 +129,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         ways = fields_of(self._reach.ways)
         record = JobRecord(session, ways, self._paths, self._say, by_program=True)
         session.add(record)
+        self._say = record.shown_to_clients(self._say)
         with record, self._reach:
             record.answer()
             report = self._session.run(())

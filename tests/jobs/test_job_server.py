@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -71,7 +72,8 @@ class Viewer:
         self.heard: list[dict[str, Any]] = []
         self._frames = Frames()
         for order in orders:
-            self.link.sendall(order + b"\n")
+            with contextlib.suppress(BrokenPipeError):  # hung up on already
+                self.link.sendall(order + b"\n")
 
     def until(self, type: str) -> dict[str, Any]:
         """The fields of the next frame of this type. Raises: AssertionError at the end."""

@@ -114,6 +114,7 @@ def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) ->
     report = dispatcher.run(request, on_line=hear)
     other.join(100)
     assert [one.returncode for one in orders] == [0, 0], orders
+    assert f"note: restarted by dispatch restart -- {name} b; attempt 2\n" in orders[0].stderr
     assert lines == ["code 1 a None", "saved", "code 1 b None", "saved"]
     assert report.exit_code == 130
     assert report.verdict[0] == f"note: attempt 1 of 2: restarted by dispatch restart -- {name} b"
