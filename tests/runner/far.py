@@ -7,9 +7,10 @@ from typing import Any
 
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.host_command import HostCommand
 from dispatcher.runner.exec.stdio import StdioHandler
-from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
+from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
 NEVER = Ending(None)
 
@@ -19,6 +20,10 @@ class Clock:
 
     def monotonic(self) -> float:
         return self.now
+
+
+#: by the clock of the commands, which tests may set
+TIMER = PromptTimer(lambda: host_command.time.monotonic())
 
 
 class Far(Link):
@@ -144,7 +149,7 @@ class Host:
         fixed = {
             "node": 3, "attempt": 2, "target": Target("n3"), "transport": self.way,
             "opening": b"OPENING", "wrapper": None, "sudo": False, "window": None, "seconds": 60.0,
-            "credit": 1000, "stdio": None, "typed": lambda: 0.0, "tell": self.told.append,
+            "credit": 1000, "stdio": None, "timer": TIMER, "tell": self.told.append,
             "output": lambda *said: self.heard.append(said),
         }  # fmt: skip
         self.command = HostCommand(**{**fixed, **options})

@@ -15,7 +15,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.host_command import HELD_OPEN, POLL
-from dispatcher.transport.base import Link, Target, Transport, Window
+from dispatcher.transport.base import Link, PromptTimer, Target, Transport, Window
 from runner.far import Clock, Host, Ringing, Talks, Way
 
 WRAPPER = shell.wrapper("token", sudo="root")
@@ -118,14 +118,16 @@ def test_a_host_that_is_not_reached(clock: Clock) -> None:
 
 
 def test_time_in_which_the_user_typed_is_not_the_host_s(clock: Clock) -> None:
-    typed = [3.0]
+    timer = PromptTimer(clock.monotonic)
 
     class Asks(Way):
         def open(self, *args: Any, **how: Any) -> Link | Failure:
-            typed[0] = 8.0
+            timer.changed(True)
+            clock.now += 5.0
+            timer.changed(False)
             return host.far
 
-    host = Host(typed=lambda: typed[0])
+    host = Host(timer=timer)
     host.command.transport = Asks(None)
     host.command.open()
     assert host.command.due() == 1065.0

@@ -17,7 +17,7 @@ from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.exec_loop import HostExecutor
 from dispatcher.runner.exec.host_command import HostCommand
-from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
+from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
 LIMIT = 60.0
 
@@ -117,7 +117,7 @@ class Told:
         return HostCommand(
             node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
             wrapper=None, sudo=False, window=None, seconds=seconds, credit=1 << 20, stdio=None,
-            typed=lambda: 0.0, tell=self.events.put, output=self._hear,
+            timer=PromptTimer(), tell=self.events.put, output=self._hear,
         )  # fmt: skip
 
     def _hear(self, node: int, stream: int, data: bytes) -> None:

@@ -182,7 +182,7 @@ class ExecRunner(EventLoop):
             seconds=order.seconds,
             credit=self._credit,
             stdio=self._stdio,
-            typed=self._typing.seconds,
+            timer=self._typing,
             tell=self.tell,
             output=self._output,
         )

@@ -22,7 +22,7 @@ from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.names import size
 from dispatcher.runner.exec.stdio import Prompt, PromptScanner, StdioHandler
-from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
+from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
 READ_SIZE = 256 << 10
 #: bytes of one stream that are read in a row: a host that never runs dry must leave the clock,
@@ -53,7 +53,7 @@ class HostCommand:
     opening: the command as ``shell.opening`` made it. wrapper: set if it has to wait for its turn;
     sudo: whether the wrapper is sudo's. plain: sent in the place of both, or None. window: of the
     terminal that the command gets, or None. seconds: until the command must have started. stdio:
-    writes the command's input, or None. typed: seconds in which the user has typed secrets so far.
+    writes the command's input, or None. timer: stops while the user types a secret.
     tell, output: take events and (node, stream, bytes).
     """
 
@@ -69,7 +69,7 @@ class HostCommand:
     seconds: float
     credit: int
     stdio: StdioHandler | None
-    typed: Callable[[], float]
+    timer: PromptTimer
     tell: Callable[[ev.Event], None]
     output: Callable[[int, int, bytes], None]
 
@@ -82,10 +82,9 @@ class HostCommand:
         wrapper = self.wrapper
         self._command = self.plain or (shell.COMMAND if wrapper is None else wrapper.command)
         self._prompts = None if wrapper is None else PromptScanner(wrapper)
-        self._deadline = time.monotonic() + self.seconds
+        self._deadline = self.timer.now() + self.seconds  # by the timer
         self._call: Call | None = None
         self._link: Link | None = None
-        self._typed_before = 0.0
         self._quiet_since = 0.0
         self._readable = False
         self._asked = False  # to end
@@ -140,7 +139,8 @@ class HostCommand:
     def call(self) -> bool:
         """Call the host without waiting; False where it takes ``open``."""
         self._begin()
-        called = self.transport.call(self.target, self._command, self._deadline, self.opening)
+        until = self.timer.real(self._deadline)
+        called = self.transport.call(self.target, self._command, until, self.opening)
         if called is None:
             return False
         self._call = called
@@ -150,7 +150,8 @@ class HostCommand:
     def open(self) -> None:
         """Connect and start the command, or report why it failed."""
         self._begin()
-        opened = self.transport.open(self.target, self._command, self._deadline, self.window)
+        until = self.timer.real(self._deadline)
+        opened = self.transport.open(self.target, self._command, until, self.window)
         self._arrived(opened)
         if self._link is None or self.over:
             return
@@ -164,10 +165,8 @@ class HostCommand:
         if not self._begun:
             self._begun = True
             self.tell(ev.NodeConnecting(self.node, self.attempt))
-        self._typed_before = self.typed()
 
     def _arrived(self, opened: Link | Failure) -> None:
-        self._deadline += self.typed() - self._typed_before
         if isinstance(opened, Failure):
             if opened.kind is Kind.BOOT:  # which here is no agent's
                 opened = replace(opened, kind=Kind.START)
@@ -231,7 +230,7 @@ class HostCommand:
             self._order(link, item)
         if isinstance(item, tuple):
             password, seconds = item
-            self._deadline = time.monotonic() + seconds
+            self._deadline = self.timer.now() + seconds
             self._write(link, password + b"\n")
         if self._read(link):
             self._quiet_since = time.monotonic()
@@ -252,7 +251,7 @@ class HostCommand:
             link.ending(POLL)  # an end of output is followed by the command's own end at once
             return 0.0
         if self._scanner is not None and self._deadline < math.inf:
-            return self._deadline
+            return self.timer.real(self._deadline)
         return None if link.tells_end else time.monotonic() + POLL
 
     def _wake(self) -> None:
@@ -364,7 +363,7 @@ class HostCommand:
             self._gone = True
             self._quiet_since = now  # its last words may be on their way
         if not self._gone:
-            if self._scanner is None or now < self._deadline:
+            if self._scanner is None or self.timer.now() < self._deadline:
                 return None
             why = "connected, but the command did not start" + self._last_words()
             hint = (
