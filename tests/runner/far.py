@@ -23,7 +23,7 @@ class Clock:
 
 
 #: by the clock of the commands, which tests may set
-TIMER = PromptTimer(lambda: host_command.time.monotonic())
+TIMER = PromptTimer(lambda: host_command.time.monotonic())  # type: ignore[attr-defined]
 
 
 class Far(Link):
