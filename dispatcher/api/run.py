@@ -19,7 +19,7 @@ from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.report import Report
 from dispatcher.api.request import Hosts, check_words, hosts_of, plan_job
-from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
+from dispatcher.api.run_session import RunSession, open_files
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.exec_events import exit_code, own_code
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, SignalReceived, Sink
@@ -36,6 +36,7 @@ from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.request import Request
 from dispatcher.runner import loop
+from dispatcher.runner.background import BackgroundRun
 from dispatcher.runner.run.run_loop import HANDLED
 from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
 

@@ -16,12 +16,12 @@ from cases import cases
 import dispatcher
 from dispatcher.api import run as module
 from dispatcher.api.run import Line, _Feed
-from dispatcher.api.run_session import BackgroundRun
 from dispatcher.api.transports import TransportPool, nobody
 from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.job.placement import FIRST
+from dispatcher.runner.background import BackgroundRun
 
 SLEEP = ["sh", "-c", "echo up; exec sleep 1000"]
 
