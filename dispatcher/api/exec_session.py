@@ -47,7 +47,7 @@ class ExecSession(Sink):
             exec_plan, transport_for, [self, *sinks], stdio=stdio, ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )  # fmt: skip
-        self.tell, self.typing = self._runner.tell, self._runner.typing
+        self.tell = self._runner.tell
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if stream not in self._streams:

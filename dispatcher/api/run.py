@@ -348,7 +348,6 @@ def exec(
     transports.allow_open_files(len(places))
     reach = transports.TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL))
     session = ExecSession(exec_plan, reach.transport_for, streams=BOTH)
-    reach.typing = session.typing
 
     def work() -> tuple[HostResult, ...]:
         with reach:

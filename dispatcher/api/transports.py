@@ -92,8 +92,6 @@ class TransportPool:
         self._passwords = passwords
         passwords.serve(self._ask, "all" if ways.ask_pass else "one" if alone else "nobody")
         self._ask_whom = ask
-        #: called when the user begins (True) and ends to type; on the thread of a link
-        self.typing: Callable[[bool], None] = lambda began: None
         self._alive = alive
         self._template = ways.template()
         self._made: dict[str, Transport] = {}
@@ -131,11 +129,14 @@ class TransportPool:
             transport.prepare(command)
 
     def _ask(self, prompt: str) -> str | None:
-        self.typing(True)
+        told = {transport.typing for transport in tuple(self._made.values())}
+        for typing in told:
+            typing(True)
         try:
             return self._ask_whom(prompt)
         finally:
-            self.typing(False)
+            for typing in told:
+                typing(False)
 
     def in_process(self, *, keep: bool = False) -> Transport:
         """The transport with SSH in this process. keep: connections stay for later commands."""
@@ -157,7 +158,7 @@ class TransportPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for transport in self._made.values():
+        for transport in reversed(self._made.values()):
             transport.close()
 
 

@@ -386,8 +386,7 @@ class ExecMachine:
         if not exec_events.is_good(outcome):
             self._failures += 1
             if self._failures == self._most_failures:
-                why = f"stopped after {self._failures} failed"
-                actions += self._leave_out(why, errors.STOPPED)
+                actions += self._leave_out(f"stopped after {self._failures} failed", errors.STOPPED)
         return actions + self._answer(now) + self._go_on(now)
 
     def _move(self, node: int, state: str) -> None:

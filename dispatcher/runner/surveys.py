@@ -87,10 +87,6 @@ class _Answers(Sink):
         buffer += data[: MOST + 1 - len(buffer)]
 
 
-#: see ``survey``
-Typing = Callable[[Callable[[bool], None]], None]
-
-
 def survey(
     hosts: Sequence[Host],
     readings: Sequence[Sequence[Any]],
@@ -99,13 +95,11 @@ def survey(
     seconds: float,
     connect: float = 10.0,
     clock: Callable[[], float] = time.time,
-    typing: Typing = lambda told: None,
 ) -> tuple[Answer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``. Raises: Stopped.
 
     readings: see ``remote.probe.survey``. seconds: for all readings of one host together. clock:
-    ours. typing: gets the function to call when the user begins (True) and ends (False) to type a
-    secret; that time does not count against a host, or against a single host's survey.
+    ours. While the user types a secret, no host's time passes, nor that of a single host's survey.
     """
     source = payload.standalone("probe.survey", NEEDS)
     words = payload.standalone_command(source, pack(list(readings)))
@@ -113,9 +107,7 @@ def survey(
     limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=total)
     answers = _Answers(clock)
     runner = ExecRunner(ExecPlan(tuple(hosts), words, limits=limits), transport_for, [answers])
-    typing(runner.typing)
     outcomes = runner.run()
-    typing(lambda began: None)
     for outcome in outcomes:
         if isinstance(outcome, Interrupted):
             raise Stopped(outcome.signum)
@@ -185,18 +177,17 @@ def examine(
     connect: float = 10.0,
     port: int | None = None,
     clock: Callable[[], float] = time.time,
-    typing: Typing = lambda told: None,
 ) -> CheckReport:
     """The report of ``checks`` on ``hosts``, within ``seconds``.
 
     Rank 0 would be on the first that answers: there all others must reach it. port: MASTER_PORT,
-    where the user has chosen one. clock, typing: as for ``survey``.
+    where the user has chosen one. clock: as for ``survey``.
     """
     names = ExecPlan(tuple(hosts), ("true",)).names
     connect = min(connect, CONNECT * seconds)
     answers = survey(
         hosts, first_readings(want, names[:1]), transport_for,
-        seconds=FIRST * seconds, connect=connect, clock=clock, typing=typing,
+        seconds=FIRST * seconds, connect=connect, clock=clock,
     )  # fmt: skip
     lost = {n: a.problem for n, a in zip(names, answers, strict=True) if a.lost}
     remedies = {n: a.hint for n, a in zip(names, answers, strict=True) if a.lost}

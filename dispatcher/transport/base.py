@@ -275,9 +275,13 @@ class Call(abc.ABC):
 
 
 class Transport(abc.ABC):
-    """One way of reaching hosts; shared by all hosts of a run."""
+    """One way of reaching hosts; shared by all hosts of a run.
+
+    typing: called when the user begins (True) and ends to type a secret for it; its user sets that.
+    """
 
     name: str
+    typing: Callable[[bool], None] = staticmethod(lambda began: None)
 
     @abc.abstractmethod
     def open(

@@ -209,7 +209,7 @@ def test_no_host_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None
     class Runner:
         def __init__(self, plan: ExecPlan, *others: object, **more: object) -> None:
             plans.append(plan)
-            self.tell = self.typing = None
+            self.tell = None
 
         def run(self, handled: object) -> list[object]:
             return [Exited(0)]

@@ -66,7 +66,8 @@ def test_the_user_is_seen_to_type() -> None:
         return "secret"
 
     pool = TransportPool(Ways(), ask)
-    pool.typing = seen.append
+    for name in ("localhost", "n1"):  # two transports, and one command that uses both
+        pool.transport_for(Host(name)).typing = seen.append
     assert pool._ask("passphrase: ") == "secret"
     assert seen == [True, "passphrase: ", False]
     assert nobody("passphrase: ") is None

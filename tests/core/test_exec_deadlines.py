@@ -34,10 +34,11 @@ REFUSED = Failure(Kind.REFUSED, "no sshd")
 CTRL_C = ev.SignalReceived(signal.SIGINT)
 
 
-def machine(hosts: int, **limits: object) -> ExecMachine:
+def machine(hosts: int, *, plain: bool = False, **limits: object) -> ExecMachine:
     """At 100 s the first hosts are connected to."""
     found = tuple(Host(f"n{index}") for index in range(hosts))
-    plan = ExecPlan(found, ("true",), limits=ExecLimits(**limits))  # type: ignore[arg-type]
+    bounds = ExecLimits(**limits)  # type: ignore[arg-type]
+    plan = ExecPlan(found, ("true",), limits=bounds, plain=plain)
     made = ExecMachine(plan, lambda: 0.5)
     starts = made.begin(100.0)
     assert {type(action) for action in starts} <= {StartCommand}
@@ -119,9 +120,7 @@ class TestCommand:
         assert made.tick(112.0 + LAST_WAIT) == [*done(0, late), Finished((late,))]
 
     def test_the_end_of_a_command_sent_as_typed_is_not_seen(self) -> None:
-        plan = ExecPlan((Host("n1"),), ("true",), limits=ExecLimits(command=5.0), plain=True)
-        made = ExecMachine(plan, lambda: 0.5)
-        made.begin(100.0)
+        made = machine(1, plain=True, command=5.0)
         made.handle(up(0), 101.0)
         made.tick(106.0)
         late = TimedOut("command", 5.0, ended=False)

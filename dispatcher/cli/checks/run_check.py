@@ -188,5 +188,5 @@ def examined(
     with TransportPool(options, ask, alone=alone, passwords=passwords) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect,
-            port=port, typing=lambda told: setattr(reach, "typing", told),
+            port=port,
         )  # fmt: skip

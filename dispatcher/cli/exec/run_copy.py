@@ -134,7 +134,6 @@ def run(
     with TransportPool(options, alone=alone) as reach, sudo_password(options) as ask:
         sinks = [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks]
         session = ExecSession(exec_plan, reach.transport_for, sinks, stdio=talk, ask=ask, say=say)
-        reach.typing = session.typing
         return [one.outcome for one in session.run()]
 
 

@@ -284,7 +284,6 @@ def carry_out(
             exec_plan, reach.transport_for, [*kept, *output.sinks],
             streams=output.streams | streams, stdio=stdio, ask=ask, say=say,
         )  # fmt: skip
-        reach.typing = session.typing
         results = session.run()
     output.conclude(results)
     outcomes = {one.index: one.outcome for one in results}

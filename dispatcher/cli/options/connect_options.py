@@ -261,20 +261,17 @@ class TransportPool(transports.TransportPool):
         self._keep = keep
         self._tree = tree
         self._say = say
-        self._by_tree: Transport | None = None
 
     def transport_for(self, host: Host) -> Transport:
         direct = super().transport_for(host)
         if self._tree is None or direct.name == "local":
             return direct
-        if self._by_tree is None:
-            self._by_tree = self._tree.transport(direct, self._say)
-        return self._by_tree
+        if "tree" not in self._made:
+            self._made["tree"] = self._tree.transport(direct, self._say)
+        return self._made["tree"]
 
     def __exit__(self, *_: object) -> None:
         self._asking.close()  # cancel open prompts
-        if self._by_tree is not None:
-            self._by_tree.close()
         super().__exit__()
 
     def in_process(self, *, keep: bool = False) -> Transport:

@@ -180,7 +180,6 @@ def _sent(
         sinks,
         stdio=sending,
     )
-    reach.typing = session.typing
     over = threading.Event()
     watched = (sending, over, orders, session.tell)
     threading.Thread(target=_watch, args=watched, name="sync-watch", daemon=True).start()
@@ -188,7 +187,6 @@ def _sent(
         results = session.run(handled)
     finally:
         over.set()
-    reach.typing = lambda began: None
     if footer is not None:
         footer.instead = None
     failures = {}

@@ -161,11 +161,13 @@ class ExecRunner(EventLoop):
     def _begin(self, order: StartCommand) -> None:
         exec_plan, node = self._plan, order.node
         host = exec_plan.hosts[node]
+        transport = self._transport_for(host)
+        transport.typing = self.typing
         command = self._commands[node] = HostCommand(
             node=node,
             attempt=order.attempt,
             target=Target(host.name, host.user, host.port),
-            transport=self._transport_for(host),
+            transport=transport,
             opening=shell.opening(
                 exec_plan.words_for(node),
                 exec_plan.environment(node),

@@ -134,10 +134,6 @@ def test_hosts_are_visited(
         set() if script else {"script"}
     )
     assert transport_for(hosts[0]).name == "local"
-    told: list[bool] = []
-    more.pop("typing")(told.append)
-    transport_for.__self__.typing(True)
-    assert told == [True]
     assert more == {"seconds": 20.0, "connect": connect, "port": 29500}
 
 

@@ -306,7 +306,7 @@ def test_progress_stands_on_a_terminal_alone(
     asked: list[Any] = []
 
     class Runner:
-        tell = typing = staticmethod(lambda began: None)
+        tell = staticmethod(lambda event: None)
 
         def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
             asked.append((plan, more["stdio"]))

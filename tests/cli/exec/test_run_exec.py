@@ -193,7 +193,7 @@ def test_a_password_is_asked_for_where_sudo_wants_it(monkeypatch: pytest.MonkeyP
     seen: list[Any] = []
 
     class Runner:
-        tell = typing = staticmethod(lambda began: None)
+        tell = staticmethod(lambda event: None)
 
         def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
             seen.append((plan, more))

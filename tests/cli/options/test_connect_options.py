@@ -161,15 +161,18 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("trees")
 def test_this_machine_is_not_reached_by_a_tree() -> None:
     options = ExecOptions(fanout_tree="2")
-    said: list[str] = []
+    said: list[Any] = []
     with TransportPool(options, tree=fanout(options, N), say=said.append) as pool:
         by_tree: Any = pool.transport_for(N[0])
         assert pool.transport_for(N[6]) is by_tree
         assert pool.transport_for(Host("localhost")).name == "local"
         assert isinstance(by_tree, Made)
         by_tree.more["say"]("note")
+        by_tree.typing = said.append
+        pool._ask_whom = str.upper
+        assert pool._ask("word") == "WORD"
     assert by_tree.closed == 1
-    assert said == ["note"]
+    assert said == ["note", True, False]
     with TransportPool(ExecOptions()) as pool:
         assert pool.transport_for(N[0]).name == "paramiko"
 

@@ -123,7 +123,7 @@ def test_the_footer_shows_the_copy_until_it_is_over(
 
     class Played:
         def __init__(self, *what: object, **more: object) -> None:
-            self.typing = self.tell = lambda what: None
+            self.tell = lambda what: None
 
         def run(self, handled: object) -> list[exec_events.Outcome]:
             drawn.extend(line.decode() for line, _ in draw([], 80))

@@ -12,15 +12,7 @@ import pytest
 from cases import cases
 
 from dispatcher.core.events import exec_events
-from dispatcher.core.events.exec_events import (
-    Exited,
-    Failed,
-    Interrupted,
-    Killed,
-    NotCopied,
-    NotStarted,
-    TimedOut,
-)
+from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, NotCopied, NotStarted
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.host_results import HostResult, describe, outcome_text, record
 
@@ -36,12 +28,12 @@ def results(outcomes: list[exec_events.Outcome], names: list[str]) -> list[HostR
     ("outcome", "text"),
     [
         (Exited(3), "exit code 3"),
-        (Killed("KILL"), "killed by SIGKILL"),
-        (Killed("\x1b"), "killed by SIG\\x1b"),
+        (exec_events.Killed("KILL"), "killed by SIGKILL"),
+        (exec_events.Killed("\x1b"), "killed by SIG\\x1b"),
         (Failed(REFUSED), "connection refused: no\\x1b[2J"),
-        (TimedOut("command", 2.5), "timeout: longer than the 2.5 s of the command"),
-        (TimedOut("total", 60.0), "timeout: longer than the 60 s for all hosts"),
-        (TimedOut("total", 60.0, ended=False),
+        (exec_events.TimedOut("command", 2.5), "timeout: longer than the 2.5 s of the command"),
+        (exec_events.TimedOut("total", 60.0), "timeout: longer than the 60 s for all hosts"),
+        (exec_events.TimedOut("total", 60.0, ended=False),
          "timeout: longer than the 60 s for all hosts; it was not seen to end"),
         (Interrupted(2), "interrupted by SIGINT"),
         (Interrupted(15, ended=False), "interrupted by SIGTERM; it was not seen to end"),
@@ -135,7 +127,7 @@ def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
         (exec_events.Failed(Failure(Kind.DNS, "x")),
          {"outcome": "failed", "kind": "name not found", "message_code": "name-not-found"}),
         (exec_events.TimedOut("total", 1.0), {"outcome": "timeout"}),
-        (exec_events.Interrupted(2), {"outcome": "interrupted"}),
+        (Interrupted(2), {"outcome": "interrupted"}),
         (exec_events.NotStarted("x"), {"outcome": "not started"}),
         (exec_events.NotCopied("x"), {"outcome": "not copied"}),
     ],
