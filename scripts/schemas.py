@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 
 from dispatcher import cli  # noqa: E402
 from dispatcher.api.report import FirstFailure, Report  # noqa: E402
-from dispatcher.core.events import codec, monitor_events  # noqa: E402
+from dispatcher.core.events import codec, monitor_events, run_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
 from dispatcher.model.frozen import Document, NamedNumber, OneOf  # noqa: E402
 
@@ -173,7 +173,8 @@ class _Parts:
             for one in dataclasses.fields(cls)
             if one.default is nothing and one.default_factory is nothing
         }
-        hints = {name: kind for name, kind in codec.types_of(cls).items() if name in cls._written}
+        kinds = run_events.types_of(cls)
+        hints = {name: kinds[name] for name in cls._written}
         found = self.fields(cls, hints, needed=needed if self._encoded else None)
         if issubclass(cls, OneOf) and self._encoded:
             found["properties"] = {"kind": {"const": cls.__name__}, **found["properties"]}

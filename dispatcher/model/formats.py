@@ -299,29 +299,6 @@ class Copied(HostOutcome):
 # -- jobs -------------------------------------------------------------------------------
 
 
-class Job(TypedDict):
-    """An element of ``dispatch jobs --json``.
-
-    state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
-    exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
-    ended: seconds since 1970. logs: the folder of its files.
-    """
-
-    schema: Literal["job/1"]
-    id: str
-    state: str
-    exit_code: int | None
-    ranks: int | None
-    hosts: str
-    program: list[str]
-    pid: int
-    node: str
-    began: float
-    ended: float | None
-    logs: str | None
-    detached: bool
-
-
 class Gathered(TypedDict):
     """Where ranks are. hosts: rank -> its host. late: hosts that did not answer in time.
 

@@ -4,23 +4,44 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.cli import columns, print_lines, tell
 from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.jobs import registry
+from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
-
-if TYPE_CHECKING:
-    from dispatcher.model import formats
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
 #: seconds for which an ended job is recent
 RECENT = 7 * 86400
+
+
+@value
+class ListedJob(Document):
+    """An element of ``dispatch jobs --json``.
+
+    state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
+    exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
+    ended: seconds since 1970. logs: the folder of its files.
+    """
+
+    schema = "job/1"
+    id: str
+    state: str
+    exit_code: int | None
+    ranks: int | None
+    hosts: str
+    program: tuple[str, ...]
+    pid: int
+    node: str
+    began: float
+    ended: float | None
+    logs: str | None
+    detached: bool
 
 
 class JobsOptions(Options):
@@ -44,9 +65,10 @@ class JobsOptions(Options):
 
 def jobs(options: JobsOptions) -> int:
     """Print the table of jobs; the exit code."""
-    found = [job for job in registry.jobs() if options.everything or _is_of_interest(job)]
+    known = registry.jobs()
+    found = [_listed(job) for job in known if options.everything or _is_of_interest(job)]
     if options.as_json:
-        tell([_plain(job) for job in found])
+        tell(found)
     elif not found:
         click.echo("no jobs", err=True)
     else:
@@ -61,14 +83,24 @@ def _is_of_interest(job: registry.Job) -> bool:
     return job.detached or job.by_program or job.state in (registry.RUNNING, registry.DEAD)
 
 
-def _row(job: registry.Job) -> tuple[str, ...]:
+def _listed(job: registry.Job) -> ListedJob:
+    return ListedJob(
+        id=job.run_id, state=job.phase, exit_code=job.exit_code, ranks=job.ranks,
+        hosts=fold(name for name, _, _ in job.hosts), program=job.program,
+        pid=job.launcher.pid, node=job.node, began=job.began,
+        ended=None if job.end is None else job.end["ended"],
+        logs=None if job.logs is None else str(job.logs), detached=job.detached,
+    )  # fmt: skip
+
+
+def _row(job: ListedJob) -> tuple[str, ...]:
     return (
-        job.run_id,
-        job.phase,
+        job.id,
+        job.state,
         "-" if job.exit_code is None else str(job.exit_code),
         "-" if job.ranks is None else str(job.ranks),
         age(time.time() - job.began),
-        _short(fold(name for name, _, _ in job.hosts)),
+        _short(job.hosts),
         _short(sanitize_text(shlex.join(job.program))),
     )
 
@@ -87,21 +119,3 @@ def age(seconds: float) -> str:
     if hours:
         return f"{hours}h{minute:02d}m"
     return f"{minutes}m" if minutes else f"{second}s"
-
-
-def _plain(job: registry.Job) -> formats.Job:
-    return {
-        "schema": "job/1",
-        "id": job.run_id,
-        "state": job.phase,
-        "exit_code": job.exit_code,
-        "ranks": job.ranks,
-        "hosts": fold(name for name, _, _ in job.hosts),
-        "program": list(job.program),
-        "pid": job.launcher.pid,
-        "node": job.node,
-        "began": job.began,
-        "ended": None if job.end is None else job.end["ended"],
-        "logs": None if job.logs is None else str(job.logs),
-        "detached": job.detached,
-    }
