@@ -55,7 +55,7 @@ PARTS = (
 #: a host's end of a copy; the module that passes files on where there is a tree
 COPY = (
     "protocol.packing", "protocol.mux", "protocol.copy_frames", "host.own_folder", "copy.disk",
-    "copy.receiver", "copy.copy_main",
+    "copy.arriving", "copy.receiver", "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
 

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
-from dispatcher.remote.copy.disk import STAGE_HERE, asked_for, locked, open_part, sweep
+from dispatcher.remote.copy.arriving import OpenFolder
+from dispatcher.remote.copy.disk import STAGE_HERE, asked_for, sweep
 
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64
@@ -31,7 +32,7 @@ class BadArchive(Exception):
     """The host sent broken data or data that it may not send; the message says which."""
 
 
-class Place:
+class Place(OpenFolder):
     """The folder ``path``, made if it does not exist; not a link. Raises: OSError.
 
     names: first parts that names may have; patterns: parts with wildcards that others may begin
@@ -42,14 +43,11 @@ class Place:
         self, path: str, names: Collection[str], patterns: Sequence[Sequence[str]] = ()
     ) -> None:
         make_folders(path, 0o700)
-        self._path = path
-        self.open()
-        sweep(path)
-        self._stage = ""
-        self._staged = -1  # the stage's descriptor; locked, so that no other copy sweeps it
+        super().__init__(path, os.open(path, _FOLDER), STAGE_HERE)
+        sweep(self.root)
         self._names = names
         self._patterns = patterns
-        self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
+        self._within: list[tuple[list[str], int]] = []  # folders we are in, and their times
         self._most = 0o700  # bits of modes that the umask leaves
         self._known: set[int] | None = set() if self._folds() else None  # inodes of this copy
         self._left_out: list[str] = []
@@ -57,38 +55,26 @@ class Place:
 
     def open(self) -> None:
         """Open it again after ``close``, with all that it knew. Raises: OSError."""
-        self._root = os.open(self._path, _FOLDER)
-        self._last: tuple[list[str], int] = ([], os.dup(self._root))
+        self._open(os.open(self.path, _FOLDER))
 
     def _folds(self) -> bool:
         """Whether two names may be one file here; tried, since no system call reports it."""
         probe = STAGE_HERE + os.urandom(6).hex() + "-\u00e9"
         try:
-            os.mkdir(probe, 0o777, dir_fd=self._root)
+            os.mkdir(probe, 0o777, dir_fd=self.root)
         except (OSError, UnicodeError):
             return False
         try:
-            self._most = os.stat(probe, dir_fd=self._root).st_mode & 0o777
+            self._most = os.stat(probe, dir_fd=self.root).st_mode & 0o777
             for other in probe.upper(), probe[:-1] + "e\u0301":
                 try:
-                    os.stat(other, dir_fd=self._root, follow_symlinks=False)
+                    os.stat(other, dir_fd=self.root, follow_symlinks=False)
                 except OSError:
                     continue
                 return True
             return False
         finally:
-            os.rmdir(probe, dir_fd=self._root)
-
-    def close(self) -> None:
-        """Remove the stage with its leftover files; the files that have their names stay."""
-        if self._staged >= 0:
-            for name in os.listdir(self._staged):
-                os.unlink(name, dir_fd=self._staged)
-            os.rmdir(self._stage, dir_fd=self._root)
-            os.close(self._staged)
-            self._staged = -1
-        os.close(self._last[1])
-        os.close(self._root)
+            os.rmdir(probe, dir_fd=self.root)
 
     def parts(self, name: str) -> list[str]:
         """``name`` in parts. Raises: BadArchive for one that leads elsewhere, CannotCopy."""
@@ -105,62 +91,26 @@ class Place:
             raise CannotCopy(f"{name[:80]!r}: more than {MOST_DEPTH} folders deep")
         return parts
 
-    def enter(self, parts: list[str], *, make: bool = False) -> int:
-        """A descriptor of the folder ``parts``, valid until the next call. Raises: OSError."""
-        if self._last[0] == parts:
-            return self._last[1]
-        fd = os.dup(self._root)
-        try:
-            for depth, part in enumerate(parts, 1):
-                with self._named(parts[:depth]):
-                    if make:
-                        try:
-                            os.mkdir(part, 0o700, dir_fd=fd)
-                        except FileExistsError:
-                            pass
-                    inner = os.open(part, _FOLDER, dir_fd=fd)
-                os.close(fd)
-                fd = inner
-        except OSError:
-            os.close(fd)
-            raise
-        os.close(self._last[1])
-        self._last = (parts, fd)
-        return fd
-
-    def status(self, parts: list[str]) -> os.stat_result | None:
-        """lstat of the path; None if it cannot be read."""
-        try:
-            return os.stat(parts[-1], dir_fd=self.enter(parts[:-1]), follow_symlinks=False)
-        except OSError:
-            return None
-
     @contextmanager
     def _named(self, parts: list[str]) -> Iterator[None]:
         """Name ``parts`` in an error by the path that the user knows."""
         try:
             yield
         except OSError as error:
-            path = os.path.join(self._path, *parts)
-            raise OSError(error.errno, error.strerror, path) from None
-
-    def read(self, parts: list[str]) -> int:
-        """A descriptor to read the file ``parts``; the caller closes it. Raises: OSError."""
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        return os.open(parts[-1], flags, dir_fd=self.enter(parts[:-1]))
+            raise self.named(error, parts) from None
 
     # -- what is made -------------------------------------------------------------------
 
     def folder(self, parts: list[str], mode: int, mtime: int) -> None:
         """Make a folder; it gets its time when all its entries are in it."""
-        self._leave(parts)
+        self._past(parts)
         self._above(parts)
         folder = self.enter(parts, make=True)
         with self._named(parts):
             os.fchmod(folder, mode & self._most | 0o700)
-        if self._open and self._open[-1][0] == parts:
-            self._open.pop()  # listed twice
-        self._open.append((parts, mtime))
+        if self._within and self._within[-1][0] == parts:
+            self._within.pop()  # listed twice
+        self._within.append((parts, mtime))
 
     def _above(self, parts: list[str]) -> int:
         """The folder that ``parts`` is in, which was listed before. Raises: BadArchive, OSError."""
@@ -170,17 +120,17 @@ class Place:
         except FileNotFoundError:
             raise BadArchive(f"in no folder that was listed: {'/'.join(parts)[:80]!r}") from None
 
-    def _leave(self, parts: list[str]) -> None:
+    def _past(self, parts: list[str]) -> None:
         """Set the times of the folders that ``parts`` is not in; lists go depth first."""
-        while self._open and parts[: len(self._open[-1][0])] != self._open[-1][0]:
-            inner, mtime = self._open.pop()
+        while self._within and parts[: len(self._within[-1][0])] != self._within[-1][0]:
+            inner, mtime = self._within.pop()
             folder = self.enter(inner)
             with self._named(inner):
                 set_time(folder, mtime)
 
     def settle(self) -> None:
         """Set the times of the other folders; nothing is made after it."""
-        self._leave([])
+        self._past([])
 
     def keep(self, status: os.stat_result) -> None:
         """Note that the file of ``status`` belongs to this copy: no other may take its place."""
@@ -195,18 +145,6 @@ class Place:
         self.leave_out("/".join(parts), "the folder here treats its name as another file's")
         return True
 
-    def create(self) -> tuple[int, str]:
-        """Make a new file in the stage: descriptor and name."""
-        name = os.urandom(6).hex()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with self._named([]):
-            if self._staged < 0:
-                self._stage = STAGE_HERE + os.urandom(6).hex()
-                os.mkdir(self._stage, 0o700, dir_fd=self._root)
-                self._staged = os.open(self._stage, _FOLDER, dir_fd=self._root)
-                locked(self._staged)
-            return os.open(name, flags, 0o600, dir_fd=self._staged), name
-
     def finish(
         self, fd: int, name: str, parts: list[str], mode: int, mtime: int, *, part: bool = False
     ) -> None:
@@ -214,9 +152,9 @@ class Place:
 
         Raises: BadArchive, OSError.
         """
-        self._leave(parts)
+        self._past(parts)
         folder = self._above(parts)
-        source = self._root if part else self._staged
+        source = self.root if part else self.in_stage()
         with self._named(parts):
             if self._taken(parts):
                 return os.unlink(name, dir_fd=source)
@@ -227,7 +165,7 @@ class Place:
 
     def link(self, parts: list[str], target: str) -> None:
         """Make a link, if it leads inside. Raises: BadArchive, OSError, CannotCopy."""
-        self._leave(parts)
+        self._past(parts)
         if not self._inside(parts[:-1], target):
             self.refuse(parts, "a link that leads outside")
             return
@@ -287,19 +225,6 @@ class Place:
     def left_out(self) -> list[str]:
         """Names left out, each with the reason: the first of them, and how many more there are."""
         return self._left_out + and_more(self._omitted)
-
-    # -- what goes on another time --------------------------------------------------------
-
-    def part(self, name: str, *, make: bool) -> int | None:
-        """The file ``name`` in the place itself, as ``open_part`` opens it."""
-        return open_part(name, self._root, make=make)
-
-    def drop_part(self, name: str) -> None:
-        """Remove the part ``name``, if it is there."""
-        try:
-            os.unlink(name, dir_fd=self._root)
-        except FileNotFoundError:
-            pass
 
 
 def and_more(count: int) -> list[str]:

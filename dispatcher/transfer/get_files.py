@@ -22,18 +22,16 @@ from dispatcher.model.errors import CannotCopy
 from dispatcher.model.names import plural, size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy import disk
-from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
-from dispatcher.remote.copy.receiver import WORTH
+from dispatcher.remote.copy.arriving import Arriving
+from dispatcher.remote.copy.disk import Incoming, digest, has_wildcards, same_time, split
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, MOST_PARTS, Entry
+from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, Entry
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.transfer import tars
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
 from dispatcher.transfer.host_copy import CopyHandler, Ended, HostCopy
 from dispatcher.transport.base import Link
-
-_CHUNK = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -57,30 +55,26 @@ class Group:
 _IN_MEMORY, _LONGEST_LIST = 1 << 20, 256 << 20
 
 
-class Receiving:
+class Receiving(Arriving):
     """Receives the files of one host's list, into its groups' places; ``limit``: of their bytes."""
+
+    damaged = "it came damaged"
 
     def __init__(
         self, groups: Sequence[Group], *, limit: int, checksum: bool, resume: bool
     ) -> None:
+        super().__init__(resume)
         self._limit = limit
         self._checksum = checksum
-        self._resume = resume
         self._ends: list[int] = []  # of each piece
         self._wanted = bytearray()  # 1 for each entry whose bytes will follow
-        self._left = 0  # of these
         self._links = False
-        self._parts: dict[int, Incoming] = {}
-        self._turns: Iterator[tuple[int, Entry]] = iter(())
-        self._now: tuple[int, Entry] | None = None  # the file whose turn it is
-        self._file: Incoming | None = None  # once it has begun
-        self._begun = False  # whether the host has said where it begins
         self.unread = 0  # names on the host that it could not read
-        self.equal = self.sent = self.bytes = self.wanted = self.found = 0
+        self.equal = self.sent = self.wanted = 0
         self._groups = groups
         self._places: dict[int, Place] = {}
         self._group = -1  # whose place is open, and no other: there may be one for each rank
-        self._place(0)
+        self._at(0)
         self._pieces = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close
             _IN_MEMORY, prefix="dispatch-get-", dir=groups[0].place
         )
@@ -97,7 +91,7 @@ class Receiving:
         if len(self._wanted) + len(listed["kinds"]) > MOST_MEMBERS:
             raise CannotCopy(f"more than {MOST_MEMBERS} files and folders")
         for entry in copy_frames.rows(listed):
-            place, parts = self._find(entry.path)
+            place, parts = self._place(entry)
             if self._group < max(self._places):
                 raise Malformed("a list that goes back")
             if entry.size < 0:
@@ -108,7 +102,7 @@ class Receiving:
             if wants:
                 self.sent += 1
                 self.wanted += entry.size
-                self._resumed(entry, place)
+                self._offer_part(len(self._wanted) - 1, entry)
             elif entry.kind == copy_frames.FILE:
                 self.equal += 1
             elif entry.kind == copy_frames.UNREAD:
@@ -133,15 +127,15 @@ class Receiving:
                 index += 1
             at = end
 
-    def _find(self, path: str) -> tuple[Place, list[str]]:
-        number, _, name = path.partition("/")
+    def _place(self, entry: Entry) -> tuple[Place, list[str]]:
+        number, _, name = entry.path.partition("/")
         is_number = number.isascii() and number.isdigit() and len(number) < 9
         if not is_number or int(number) >= len(self._groups):
-            raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
-        place = self._place(int(number))
+            raise BadArchive(f"a member that was not asked for: {entry.path[:80]!r}")
+        place = self._at(int(number))
         return place, place.parts(name)
 
-    def _place(self, number: int) -> Place:
+    def _at(self, number: int) -> Place:
         if number != self._group:
             self._leave()
             if number in self._places:
@@ -164,18 +158,9 @@ class Receiving:
 
     def close(self) -> None:
         """Close all; parts stay, if a later copy may continue them."""
-        self._turns = iter(())
-        for part in self._parts.values():
-            os.close(part.fd)
-        if self._file is not None and self._file not in self._parts.values():
-            os.close(self._file.fd)
+        self._close_files()
         self._leave(done=False)
         self._pieces.close()
-
-    @property
-    def done(self) -> bool:
-        """Whether every needed file has arrived."""
-        return self._left == 0
 
     @property
     def left_out(self) -> list[str]:
@@ -183,22 +168,16 @@ class Receiving:
 
     def needs(self) -> dict[str, Any]:
         """The files to send, and the parts that we have already; the list is whole."""
-        self._left = self.sent
-        self._turns = self._entries()
-        self._next()
-        return needs(bytes(self._wanted), self._parts)
+        return self._answer(bytes(self._wanted), self._coming())
 
-    def _next(self) -> None:
-        """Make the folders up to the next file that will come, and make that the present one."""
-        self._now = self._file = None
-        self._begun = False
-        for index, entry in self._turns:
+    def _coming(self) -> Iterator[tuple[int, Entry]]:
+        """Each file that will come, when all folders before it are made."""
+        for index, entry in self._entries():
             if entry.kind == copy_frames.FOLDER:
-                place, parts = self._find(entry.path)
+                place, parts = self._place(entry)
                 place.folder(parts, entry.mode, entry.mtime)
             elif self._wanted[index]:
-                self._now = (index, entry)
-                return
+                yield index, entry
 
     def _same(self, entry: Entry, place: Place, parts: list[str]) -> bool:
         there = place.status(parts)
@@ -208,125 +187,35 @@ class Receiving:
             return False
         if not disk.is_ours(there) and not (self._checksum and os.geteuid() == 0):
             return False  # another user's file may change any time, even if it is the same now
-        if self._checksum and not self._same_contents(entry, place, parts):
+        try:
+            if self._checksum and digest(parts[-1], place.enter(parts[:-1])) != entry.more:
+                return False
+        except OSError:
             return False
         place.keep(there)
         return True
 
-    def _same_contents(self, entry: Entry, place: Place, parts: list[str]) -> bool:
-        try:
-            with open(place.read(parts), "rb") as file:
-                known = copy_frames.sha256()
-                while data := file.read(_CHUNK):
-                    known.update(data)
-        except OSError:
-            return False
-        return bool(known.hexdigest() == entry.more)
-
-    def _part(self, entry: Entry, place: Place, *, make: bool) -> Incoming | None:
-        """The part of ``entry``, locked and read; None where it must not have one."""
-        if entry.size < WORTH:
-            return None
-        words = f"{entry.path}\0{entry.size}\0{entry.mtime}"
-        known = copy_frames.sha256()
-        known.update(words.encode("utf-8", "surrogateescape"))
-        name = PART + known.hexdigest()[:24]
-        if not self._resume:
-            place.drop_part(name)
-            return None
-        fd = place.part(name, make=make)
-        if fd is None:
-            return None
-        part = Incoming(fd, name)
-        part.resume(entry.size)
-        return part
-
-    def _resumed(self, entry: Entry, place: Place) -> None:
-        """Keep the part of the last checked entry, if there is one."""
-        part = self._part(entry, place, make=False) if len(self._parts) < MOST_PARTS else None
-        if part is not None and part.size:
-            self._parts[len(self._wanted) - 1] = part
-        elif part is not None:
-            os.close(part.fd)
-
     # -- what arrives -------------------------------------------------------------------
 
-    def take(self, kind: int, body: bytes) -> None:
-        """The next frame of the files. Raises: Malformed, BadArchive, CannotCopy, OSError."""
-        if self._now is None:
-            raise Malformed("more files than were asked for")
-        index, entry = self._now
-        file = self._file
-        if file is None:
-            file = self._file = self._parts.get(index) or self._begin(index, entry)
-            self.found += file.size
-        if kind in (copy_frames.DATA, copy_frames.HOLE):
-            size = copy_frames.bytes_of(kind, body)
-            if not size:
-                raise Malformed("a frame of nothing")  # which would go on for ever
-            self._begun = True
-            self.bytes += size
-            if file.size + size > entry.size:
-                raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
-            try:
-                file.take(kind, body)
-            except OSError:
-                if index in self._parts:  # a part that filled the disk must not keep it full
-                    self._find(entry.path)[0].drop_part(file.path)
-                raise
-        elif kind == copy_frames.START and not self._begun:
-            self._begun = True
-            if int.from_bytes(body[:8], "big") != file.size:
-                self.found -= file.size
-                file.restart()
-        elif kind == copy_frames.END:
-            self._end(index, entry, file, body)
-        elif kind == copy_frames.BROKEN:
-            place, parts = self._find(entry.path)
-            text = body[:300].decode("utf-8", "backslashreplace")
-            place.refuse(parts, text.rpartition(": ")[2], text)
-            self.unread += 1
-            self.sent -= 1
-            self._drop(index, place, file)
-            self._finish(file)
-        else:
-            raise Malformed(f"a frame of kind {kind!r}")
+    def _end(self, index: int, entry: Entry, file: Incoming) -> None:
+        place, parts = self._place(entry)
+        is_part = index in self._parts
+        place.finish(file.fd, file.name, parts, entry.mode, entry.mtime, part=is_part)
 
-    def _begin(self, index: int, entry: Entry) -> Incoming:
-        """A file to receive ``entry``, the present one, from its first byte."""
-        place, _ = self._find(entry.path)
-        part = self._part(entry, place, make=True)
-        if part is None:
-            return Incoming(*place.create())
-        part.restart()  # the host does not know of the bytes in it
-        self._parts[index] = part
-        return part
+    def _break(self, entry: Entry, why: bytes) -> None:
+        place, parts = self._place(entry)
+        text = why[:300].decode("utf-8", "backslashreplace")
+        place.refuse(parts, text.rpartition(": ")[2], text)
+        self.unread += 1
+        self.sent -= 1
 
-    def _end(self, index: int, entry: Entry, file: Incoming, sent: bytes) -> None:
-        place, parts = self._find(entry.path)
-        if file.size != entry.size or file.hash.digest() != sent:
-            self._drop(index, place, file)
-            raise BadArchive(f"it came damaged: {entry.path[:80]!r}")
-        place.finish(file.fd, file.path, parts, entry.mode, entry.mtime, part=index in self._parts)
-        self._parts.pop(index, None)
-        self._finish(file)
-
-    def _drop(self, index: int, place: Place, file: Incoming) -> None:
-        """Remove it if it is a part; files in the stage go with the stage."""
-        if self._parts.pop(index, None) is not None:
-            place.drop_part(file.path)
-
-    def _finish(self, file: Incoming) -> None:
-        """Close the present file and go on to the next."""
-        self._file = None
-        os.close(file.fd)
-        self._left -= 1
-        self._next()
+    def _refused(self, entry: Entry, why: str) -> Exception:
+        return BadArchive(f"{why}: {entry.path[:80]!r}")
 
     def settle(self) -> None:
         """Make the links, and give folders their times; all files must be there."""
         for _, entry in self._entries() if self._links else ():
-            place, parts = self._find(entry.path)
+            place, parts = self._place(entry)
             if entry.kind == copy_frames.FOLDER:
                 place.folder(parts, entry.mode, entry.mtime)
             elif entry.kind == copy_frames.LINK:

@@ -26,7 +26,7 @@ from dispatcher.core.run.fences import FenceError, Fences
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
-from dispatcher.remote.copy import receiver as copy_receiver
+from dispatcher.remote.copy import arriving
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
 from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.pmi import libpmix, pmix_server
@@ -48,7 +48,6 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import Credit
-from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Group, Receiving
 from dispatcher.transfer.host_copy import Ended, HostCopy
@@ -540,7 +539,7 @@ def get_lists(data: bytes) -> None:
     inside, how = place("in"), take.below(8)
     if take.chance(64):
         put_hello(inside)
-    with patch.object(get_files, "WORTH", 4):  # what was cut off is gone on with
+    with patch.object(arriving, "WORTH", 4):  # what was cut off is gone on with
         for _ in range(1 + (how & 1)):
             body = b"".join(coming(take) for _ in entries)
             frames = mux.Decoder(1 << 20).feed(body)
@@ -694,7 +693,7 @@ def put_far(data: bytes) -> None:
     inside, keeps = place("in"), bool(order.get("again"))
     if order.get("there"):
         put_hello(inside)
-    with patch.object(copy_receiver, "WORTH", 4):  # what was cut off is gone on with
+    with patch.object(arriving, "WORTH", 4):  # what was cut off is gone on with
         if keeps:
             with suppress(mux.Malformed, NotTaken, NotGiven, OSError):
                 take_files(inside, order, entries, frames[1 : 1 + len(frames) // 2], keep=True)

@@ -119,25 +119,6 @@ def big(tmp_path: Path, data: bytes) -> Receiving:
     return one
 
 
-def test_a_part_of_another_file_is_begun_anew(tmp_path: Path) -> None:
-    data = os.urandom(1 << 20)
-    first = big(tmp_path, data)
-    first.needs()
-    first.take(copy_frames.DATA, b"else" * 100)
-    first.close()
-    second = big(tmp_path, data)
-    assert second.needs()["start"] == "0 400"
-    second.take(copy_frames.START, bytes(8))
-    assert second.found == 0
-    second.take(copy_frames.DATA, data)
-    second.take(copy_frames.END, hashlib.sha256(data).digest())
-    assert second.done
-    second.settle()
-    second.close()
-    assert (tmp_path / "n1" / "a").read_bytes() == data
-    assert os.listdir(tmp_path / "n1") == ["a"]
-
-
 def test_a_part_that_came_damaged_is_not_kept(tmp_path: Path) -> None:
     data = os.urandom(1 << 20)
     one = big(tmp_path, data)
@@ -164,21 +145,6 @@ def test_what_fills_the_disk_is_not_kept(tmp_path: Path, monkeypatch: pytest.Mon
             one.take(copy_frames.DATA, data[1000:])
     one.close()
     assert os.listdir(tmp_path / "n1") == []
-
-
-def test_two_at_once_do_not_share_a_part(tmp_path: Path) -> None:
-    data = os.urandom(1 << 20)
-    first, second = big(tmp_path, data), big(tmp_path, data)
-    first.needs()
-    first.take(copy_frames.DATA, data[:500])
-    assert second.needs()["start"] == ""
-    for one, rest in ((second, data), (first, data[500:])):
-        one.take(copy_frames.DATA, rest)
-        one.take(copy_frames.END, hashlib.sha256(data).digest())
-        one.settle()
-        one.close()
-        assert (tmp_path / "n1" / "a").read_bytes() == data
-    assert os.listdir(tmp_path / "n1") == ["a"]
 
 
 def archive(**members: bytes) -> bytes:

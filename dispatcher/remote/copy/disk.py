@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-from dispatcher.remote.host.own_folder import clear
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear
 from dispatcher.remote.protocol.copy_frames import (
     BROKEN,
     CHUNK,
@@ -26,7 +26,6 @@ from dispatcher.remote.protocol.copy_frames import (
     UNREAD,
     Entry,
     bytes_of,
-    numbers,
     sha256,
 )  # fmt: skip
 from dispatcher.remote.protocol.mux import frame
@@ -69,9 +68,14 @@ def same_time(there: int, here: int) -> bool:
     return there == here or (there % second == 0 and there // second == here // second)
 
 
-def check_place(final: str, mode: int) -> None:
-    """Check that a file or link may replace ``final``, which has ``mode``. Raises: NotTaken."""
-    kept = _KEPT.get(mode & 0o170000)
+def kind_of(about: os.stat_result | None) -> str:
+    """FILE, FOLDER, LINK or OTHER; "" for none."""
+    return KINDS.get(about.st_mode & 0o170000, OTHER) if about else ""
+
+
+def check_place(final: str, about: os.stat_result | None) -> None:
+    """Check that a file or link may replace ``final``, if it is there. Raises: NotTaken."""
+    kept = _KEPT.get(about.st_mode & 0o170000) if about else None
     if kept is not None:
         raise NotTaken(f"{final}: is {kept}")
 
@@ -97,128 +101,137 @@ def check_owner(place: str, about: os.stat_result, why: str) -> None:
 FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a folder that you own"
 
 
-def check_way(path: str, *, alone: bool) -> None:
-    """Check that no other user leads ``path`` elsewhere by a link. Raises: NotTaken, OSError.
+#: opens a link itself, and a folder that may be passed through but not read
+_WHATEVER = getattr(os, "O_PATH", 0) | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_way(path: str, *, alone: bool) -> int:
+    """Open the folder ``path``, and make what is missing of it; follow only our links and root's.
 
     alone: nor may another exchange the folder: it is ours or root's, no folder on the way was made
-    by others where all may make one, and none is open to all without the sticky bit.
+    by others where all may make one, and none is open to all without the sticky bit. Raises:
+    NotTaken, OSError.
     """
     parts, at = path.split("/")[::-1], "/" if path.startswith("/") else ""
-    links, for_all = 0, False
-    while parts:
-        if (part := parts.pop()) in ("", "."):
-            continue
-        place = os.path.join(at, part)
-        try:
-            about = os.lstat(place)
-        except FileNotFoundError:
-            return
-        if about.st_mode & 0o170000 == 0o120000:
-            check_owner(place, about, "such a link is not followed; name the folder it leads to")
-            target, links = os.readlink(place), links + 1
-            if links > 40:  # as many as Linux follows
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            parts += target.split("/")[::-1]
-            at = "/" if target.startswith("/") else at
-            continue
-        at = place
-        if alone and (for_all or not any(parts)):
-            check_owner(place, about, FOLDER_OF_ANOTHER)
-        for_all = bool(about.st_mode & 0o002)
-        if alone and about.st_mode & 0o1002 == 0o002:
-            why = "all users may exchange what is in it: chmod +t, or take another folder"
-            raise NotTaken(f"{place}: {why}")
-
-
-def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
-    """Give ``staged`` the name ``final``; into a folder that is there, file by file.
-
-    owner: uid and gid of files that are copied to another file system. Raises: NotTaken, OSError.
-    """
-    if not os.path.isdir(staged) or os.path.islink(staged):
-        try:
-            check_place(final, os.lstat(final).st_mode)
-        except FileNotFoundError:
-            pass
-        return rename(staged, final, owner)
-    made = False
-    if os.path.islink(final):  # replace the link, not its target
-        os.unlink(final)
-    if not os.path.isdir(final):
-        try:
-            return os.rename(staged, final)
-        except OSError as error:
-            made = error.errno == errno.EXDEV
-            if made:
-                os.mkdir(final, 0o700)
-            elif not os.path.isdir(final):  # another copy has just made it
-                raise
-    about = os.stat(final)
-    shut = about.st_uid == os.geteuid() != 0 and about.st_mode & 0o300 != 0o300
-    fd = os.open(final, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if made or shut else -1
+    links, for_all, place, own = 0, False, path, len(parts)
+    here = os.open(at or ".", _WHATEVER)
     try:
-        if shut:  # its mode was sent so; the folder is ours, so only the mode keeps us out
-            about = os.fstat(fd)
-            os.fchmod(fd, about.st_mode & 0o7777 | 0o300)
-        for name in os.listdir(staged):
-            merge(os.path.join(staged, name), os.path.join(final, name), owner)
-        if made:
-            _settle(fd, os.stat(staged), owner)
+        while parts:
+            if (part := parts.pop()) in ("", "."):
+                continue
+            place = os.path.join(at, part)
+            target = _our_link(part, here, place, make=len(parts) < own)
+            if target is None:
+                at, inner = place, open_folder(part, here)
+            else:
+                own = min(own, len(parts))  # what a link leads to is not made
+                parts, links = parts + target.split("/")[::-1], links + 1
+                if links > 40:  # as many as Linux follows
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))  # noqa: TRY301
+                if not target.startswith("/"):
+                    continue
+                at, inner = "/", os.open("/", _WHATEVER)
+            os.close(here)
+            here = inner
+            if target is not None:
+                continue
+            about = os.fstat(here)
+            if alone and (for_all or not any(parts)):
+                check_owner(place, about, FOLDER_OF_ANOTHER)
+            for_all = bool(about.st_mode & 0o002)
+            if alone and about.st_mode & 0o1002 == 0o002:
+                why = "all users may exchange what is in it: chmod +t, or take another folder"
+                raise NotTaken(f"{place}: {why}")
+        return os.open(".", FOR_LISTING, dir_fd=here)
+    except OSError as error:
+        told = "not a folder" if error.errno == errno.ENOTDIR else error.strerror
+        raise OSError(error.errno, told, place) from None
     finally:
-        if shut:
-            os.fchmod(fd, about.st_mode & 0o7777)
-        if fd >= 0:
-            os.close(fd)
-    return None
+        os.close(here)
 
 
-def rename(path: str, final: str, owner: tuple[int, int] = OURS) -> None:
-    """Move by renaming; across a mount point by a private copy beside ``final``, then renamed."""
+def _our_link(name: str, folder: int, place: str, *, make: bool) -> str | None:
+    """The target of the link ``name``; None for a folder. make: it, if nothing is there."""
     try:
-        os.rename(path, final)
+        fd = os.open(name, _WHATEVER, dir_fd=folder)
+    except FileNotFoundError:
+        if not make:
+            raise
+        make_folder(name, folder, 0o775)  # users who may write to one could exchange the next
+        return None
+    try:
+        about = os.fstat(fd)
+        if kind_of(about) != LINK:
+            return None
+        check_owner(place, about, "such a link is not followed; name the folder it leads to")
+        return os.readlink("", dir_fd=fd)
+    finally:
+        os.close(fd)
+
+
+def make_folder(name: str, folder: int, mode: int) -> bool:
+    """Make ``name`` in ``folder``; whether it was not there. Raises: OSError."""
+    try:
+        os.mkdir(name, mode, dir_fd=folder)
+    except FileExistsError:
+        return False
+    return True
+
+
+def open_folder(name: str, folder: int) -> int:
+    """Open ``name`` in ``folder``, even if it may only be passed through. Raises: OSError."""
+    try:
+        return os.open(name, FOR_LISTING, dir_fd=folder)
+    except PermissionError:
+        return os.open(name, _WHATEVER | os.O_DIRECTORY, dir_fd=folder)
+
+
+def move(name: str, stage: int, final: str, folder: int, owner: tuple[int, int] = OURS) -> None:
+    """Rename ``name`` in ``stage`` to ``final`` in ``folder``; across a mount point, copy it first.
+
+    The copy is beside ``final``, and is private until it has its owner. owner: its uid and gid.
+    """
+    try:
+        return os.rename(name, final, src_dir_fd=stage, dst_dir_fd=folder)
     except OSError as error:
         if error.errno != errno.EXDEV:
-            error.filename = final  # and not the stage's name for it
             raise
-        beside = os.path.join(os.path.dirname(final), STAGE + os.urandom(6).hex())
+    beside = STAGE + os.urandom(6).hex()
+    try:
+        if kind_of(os.stat(name, dir_fd=stage, follow_symlinks=False)) != LINK:
+            _copy(name, stage, beside, folder, owner)
+        else:
+            os.symlink(os.readlink(name, dir_fd=stage), beside, dir_fd=folder)
+            if owner != OURS:
+                os.chown(beside, *owner, dir_fd=folder, follow_symlinks=False)
+        os.rename(beside, final, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
         try:
-            if os.path.islink(path):
-                os.symlink(os.readlink(path), beside)
-                if owner != OURS:
-                    os.lchown(beside, *owner)
-            else:
-                _copy(path, beside, owner)
-            os.rename(beside, final)
-        except BaseException as failed:
-            if os.path.lexists(beside):
-                os.unlink(beside)
-            if isinstance(failed, OSError):
-                failed.filename = final
-            raise
+            os.unlink(beside, dir_fd=folder)
+        except FileNotFoundError:
+            pass
+        raise
 
 
-def _copy(path: str, beside: str, owner: tuple[int, int]) -> None:
-    source = os.open(path, FOR_READING)
+def _copy(name: str, stage: int, beside: str, folder: int, owner: tuple[int, int]) -> None:
+    source = os.open(name, FOR_READING, dir_fd=stage)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        copy = Incoming(os.open(beside, flags, 0o600), beside)
+        copy = Incoming(os.open(beside, flags, 0o600, dir_fd=folder), beside)
         try:
             while data := os.read(source, CHUNK):
                 copy.take(*_told(source, data))
-            _settle(copy.fd, os.fstat(source), owner)
+            about = os.fstat(source)
+            if owner == OURS and about.st_uid != os.geteuid():  # as the file that it replaces
+                owner = about.st_uid, about.st_gid
+            if owner != OURS:
+                os.fchown(copy.fd, *owner)
+            os.fchmod(copy.fd, about.st_mode & 0o7777)
+            os.utime(copy.fd, ns=(about.st_mtime_ns, about.st_mtime_ns))
         finally:
             os.close(copy.fd)
     finally:
         os.close(source)
-
-
-def _settle(fd: int, about: os.stat_result, owner: tuple[int, int]) -> None:
-    if owner == OURS and about.st_uid != os.geteuid():  # as the file that it replaces
-        owner = about.st_uid, about.st_gid
-    if owner != OURS:
-        os.fchown(fd, *owner)
-    os.fchmod(fd, about.st_mode & 0o7777)
-    os.utime(fd, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
 def locked(fd: int) -> bool:
@@ -230,56 +243,55 @@ def locked(fd: int) -> bool:
     return True
 
 
-def same_file(file: int | str, path: str, folder: int | None = None) -> bool:
-    """Whether ``path``, in ``folder``, is still ``file`` (an open file, or another name of it)."""
+def same_file(about: os.stat_result, name: str, folder: int) -> bool:
+    """Whether ``name`` in ``folder`` is the file that ``about`` is of."""
     try:
-        there = os.stat(path, dir_fd=folder, follow_symlinks=False)
-        return os.path.samestat(os.stat(file), there)
+        there = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except OSError:
         return False
+    return os.path.samestat(about, there)
 
 
-def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None:
-    """The part ``path``, in ``folder``, open and locked; None if it cannot be ours alone.
+def open_part(name: str, folder: int, *, make: bool) -> int | None:
+    """The part ``name``, in ``folder``, open and locked; None if it cannot be ours alone.
 
     It is None if the part is missing and must not be made, if another copy uses it, and if another
     user has put a file, a link or a second name of a file in its place.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if make else 0)
     try:
-        fd = os.open(path, flags, 0o600, dir_fd=folder)
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
     except OSError:
         return None
     if locked(fd):  # before its names are counted: one that is whole has a second and no lock
         about = os.fstat(fd)
         ours = about.st_mode & 0o170000 == 0o100000 and about.st_uid == os.geteuid()
-        if ours and about.st_nlink == 1 and same_file(fd, path, folder):
+        if ours and about.st_nlink == 1 and same_file(about, name, folder):
             return fd
     os.close(fd)
     return None
 
 
-def sweep(folder: str) -> None:
+def sweep(folder: int) -> None:
     """Remove our stages of dead copies, and our parts that no copy has used for long."""
     for name in os.listdir(folder):
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
-        path = os.path.join(folder, name)
         try:
-            fd = os.open(path, FOR_READING)
+            fd = os.open(name, FOR_READING, dir_fd=folder)
             try:
                 about = os.fstat(fd)
-                kind = KINDS.get(about.st_mode & 0o170000) if about.st_uid == os.geteuid() else None
+                kind = kind_of(about) if about.st_uid == os.geteuid() else OTHER
                 limit = STALE if name.startswith(PART) else DEAD
-                if kind is None or time.time() - about.st_mtime <= limit or not locked(fd):
+                if kind == OTHER or time.time() - about.st_mtime <= limit or not locked(fd):
                     continue
                 if kind == FILE and about.st_nlink > 1:
                     continue  # it is in the stage of a copy, too
                 if kind == FOLDER:
                     clear(fd)
-                    os.rmdir(path)
+                    os.rmdir(name, dir_fd=folder)
                 else:
-                    os.unlink(path)
+                    os.unlink(name, dir_fd=folder)
             finally:
                 os.close(fd)
         except OSError:
@@ -320,17 +332,20 @@ def scan(
         raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
     try:
         status = os.lstat(path)
-        if named and KINDS.get(status.st_mode & 0o170000) == LINK:
+        if named and kind_of(status) == LINK:
             followed = os.stat(path)
-            to = KINDS.get(followed.st_mode & 0o170000)
+            to = kind_of(followed)
             if to != FOLDER:
                 path, status = os.path.realpath(path) if to == FILE else path, followed
-        kind = KINDS.get(status.st_mode & 0o170000, OTHER)
+        kind = kind_of(status)
         size = status.st_size if kind == FILE else 0
         target = os.readlink(path) if kind == LINK else ""
         if skip(name, kind == FOLDER):
             return
-        yield Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target), path
+        yield (
+            Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target),
+            path,
+        )
         if kind == FOLDER:
             for inner in sorted(os.listdir(path)):
                 yield from scan(os.path.join(path, inner), f"{name}/{inner}", skip, partial=partial)
@@ -341,39 +356,30 @@ def scan(
         yield Entry(name, UNREAD, 0, 0, 0, why), path
 
 
-def digest(path: str, size: int = -1) -> str:
-    """The SHA-256 of the file, or of its first ``size`` bytes; "" if it is not that long."""
-    known = sha256()
-    fd = os.open(path, FOR_READING)
+def digest(path: str, folder: int | None = None) -> str:
+    """The SHA-256 of the file ``path``, in ``folder``. Raises: OSError."""
+    file = Incoming(os.open(path, FOR_READING, dir_fd=folder), path)
     try:
-        left = size
-        while left:
-            data = os.read(fd, CHUNK if left < 0 else min(CHUNK, left))
-            if not data:
-                return known.hexdigest() if left < 0 else ""
-            known.update(data)
-            left -= len(data)
+        file.resume()
     finally:
-        os.close(fd)
-    return known.hexdigest()  # type: ignore[no-any-return]
+        os.close(file.fd)
+    return file.hash.hexdigest()  # type: ignore[no-any-return]
 
 
 class Incoming:
-    """A file that comes: open as ``fd`` at ``path``, ``size`` bytes so far, and their ``hash``."""
+    """A file that comes: open as ``fd``, ``name``, ``size`` bytes so far, and their ``hash``."""
 
-    def __init__(self, fd: int, path: str) -> None:
+    def __init__(self, fd: int, name: str) -> None:
         self.fd = fd
-        self.path = path
+        self.name = name
         self.size = 0
         self.hash = sha256()
 
-    def resume(self, most: int) -> None:
-        """Resume after the bytes of an earlier copy, unless they are more than ``most``."""
+    def resume(self) -> None:
+        """Read the bytes that are here from another time. Raises: OSError."""
         while data := os.read(self.fd, CHUNK):
             self.hash.update(data)
             self.size += len(data)
-        if self.size > most:
-            self.restart()
 
     def restart(self) -> None:
         """Forget what is there. Raises: OSError."""
@@ -393,46 +399,6 @@ class Incoming:
         view = memoryview(body)
         while view:
             view = view[os.write(self.fd, view) :]
-
-
-class Present:
-    """A file at the destination with the size of the wanted file, but another time.
-
-    It is offered as a part that has all bytes. about: of the file before it was read. Raises:
-    OSError.
-    """
-
-    def __init__(self, path: str, about: os.stat_result) -> None:
-        self.path = path
-        self.about = about
-        self.size = about.st_size
-        self.seen = digest(path, self.size)
-
-    def is_still(self, sent: bytes) -> bool:
-        """Whether it equals the ``sent`` file and has not changed since. Raises: OSError."""
-        now, about = os.lstat(self.path), self.about
-        same = (now.st_ino, now.st_mtime_ns) == (about.st_ino, about.st_mtime_ns)
-        return same and bytes.fromhex(self.seen) == sent
-
-
-def opened_again(path: str, about: os.stat_result) -> int:
-    """The file or folder that ``about`` was of, and no link. Raises: NotTaken, OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    now = os.fstat(fd)
-    if (now.st_dev, now.st_ino) != (about.st_dev, about.st_ino):
-        os.close(fd)
-        raise NotTaken(f"{path}: another one has its name now")
-    return fd
-
-
-def needs(
-    wanted: bytes, parts: dict[int, Incoming], present: dict[int, Present] | None = None
-) -> dict[str, Any]:
-    """The answer to a list: 1 for each ``wanted`` file, and the bytes that are there already."""
-    found = [(index, part.size, part.hash.hexdigest()) for index, part in parts.items()]
-    found += [(index, there.size, there.seen) for index, there in (present or {}).items()]
-    starts = numbers(number for index, size, _ in found for number in (index, size))
-    return {"need": wanted, "start": starts, "seen": " ".join(seen for *_, seen in found)}
 
 
 def give(

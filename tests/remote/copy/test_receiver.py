@@ -11,19 +11,12 @@ from typing import Any
 
 import pytest
 from cases import cases
-from hypothesis import strategies as st
 
 from dispatcher.model.errors import CannotCopy
+from dispatcher.remote.copy.arriving import WORTH
 from dispatcher.remote.copy.disk import DEEPEST, PART, STAGE, NotTaken, same_time
-from dispatcher.remote.copy.receiver import WORTH, Receiver
-from dispatcher.remote.protocol.copy_frames import (
-    CHUNK,
-    DATA,
-    Entry,
-    columns,
-    frames,
-    rows,
-)
+from dispatcher.remote.copy.receiver import Receiver
+from dispatcher.remote.protocol.copy_frames import CHUNK, DATA, columns, frames, rows
 from dispatcher.transfer.put_files import Sources, needs_of
 
 BIG = random.Random(1).randbytes(3 * WORTH)
@@ -108,6 +101,14 @@ def test_a_part_of_something_else_is_not_gone_on_with(big: Path, dest: Path, cou
     assert (dest / "big").read_bytes() == BIG
 
 
+def test_a_part_of_more_bytes_than_the_file_is_begun_anew(big: Path, dest: Path) -> None:
+    Copy([big], dest).interrupt(5)
+    (part,) = dest.iterdir()
+    part.write_bytes(BIG + b"x")
+    assert Copy([big], dest).all()["bytes"] == len(BIG)
+    assert (dest / "big").read_bytes() == BIG
+
+
 def test_a_changed_source_has_another_part(big: Path, dest: Path) -> None:
     Copy([big], dest).interrupt(5)
     big.write_bytes(BIG[::-1])
@@ -142,7 +143,7 @@ def test_a_large_file_that_is_whole_stays_when_another_is_cut_off(
     """However old it is. links: whether the file system has them."""
     big, other, dest = (tmp_path / name for name in ("big", "other", "dest"))
 
-    def refused(path: str, other: str) -> None:
+    def refused(path: str, other: str, **folders: int) -> None:
         raise PermissionError(1, "Operation not permitted")
 
     if not links:
@@ -208,7 +209,8 @@ def test_a_tree_appears_in_one_step_and_is_swept_when_it_does_not(
     copy.some(copy.frames(), 9)  # all but the last end
     (stage,) = os.listdir(dest)
     assert stage.startswith(STAGE)
-    copy.receiver._groups[0].stage = ""  # it is killed here
+    os.close(copy.receiver._groups[0]._staged)  # it is killed here
+    copy.receiver._groups[0]._staged, copy.receiver._groups[0].stage = -1, ""
     copy.close(keep=True)
     os.utime(dest / stage, (1, 1))
     assert Copy([tree], dest).all() == {"sent": 5, "equal": 0, "bytes": 5, "found": 0}
@@ -265,15 +267,6 @@ def test_a_tree_as_deep_as_there_can_be(tmp_path: Path) -> None:
 )
 def test_times_kept_in_whole_seconds_are_the_same(there: int, here: int, same: bool) -> None:
     assert same_time(there, here) is same
-
-
-text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
-entries = st.lists(
-    st.builds(
-        Entry, text, st.sampled_from("fdl"), st.integers(0, 0o7777),
-        st.integers(0, 1 << 62), st.integers(-(1 << 62), 1 << 62), text,
-    )
-)  # fmt: skip
 
 
 def test_what_is_there_is_not_asked_for_again(tmp_path: Path, dest: Path) -> None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ from cases import cases
 from devices import make_device
 from open_files import open_files
 
-from dispatcher.remote.copy.disk import PART, NotTaken, merge, opened_again
-from dispatcher.remote.copy.receiver import WORTH, Receiver, owner_of
+from dispatcher.remote.copy import disk
+from dispatcher.remote.copy.arriving import WORTH, OpenFolder
+from dispatcher.remote.copy.disk import PART, STAGE, NotTaken
+from dispatcher.remote.copy.receiver import Receiver, owner_of
 from dispatcher.remote.protocol.copy_frames import BROKEN, DATA, END, START, Entry
+from dispatcher.remote.protocol.mux import Malformed
 
 NS = 1_000_000_007
 
@@ -46,15 +50,20 @@ def receiver(dest: str, entries: list[Entry], **how: Any) -> Receiver:
 def put(dest: str, entries: list[Entry], data: bytes = b"new", **how: Any) -> dict[str, Any]:
     """All of ``entries`` to ``dest``, each file with ``data``."""
     one = receiver(dest, entries, **how)
-    one.needs()
     try:
-        while not one.done:
-            one.take(DATA, data)
-            one.take(END, hashlib.sha256(data).digest())
+        complete(one, data)
         one.commit()
     finally:
         one.close(keep=False)
     return one.report()
+
+
+def complete(one: Receiver, data: bytes = b"new") -> None:
+    """Let it have all files that it needs."""
+    one.needs()
+    while not one.done:
+        one.take(DATA, data)
+        one.take(END, hashlib.sha256(data).digest())
 
 
 def names(place: Path) -> list[str]:
@@ -239,12 +248,17 @@ class TestOwner:
     ) -> None:
         given: list[tuple[str, int, int]] = []
 
-        def change(path: Any, uid: int, gid: int) -> None:
-            name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
-            given.append((os.path.basename(name), uid, gid))
+        def change(path: Any, uid: int, gid: int, **how: Any) -> None:
+            if isinstance(path, int):
+                path = os.readlink(f"/proc/self/fd/{path}")
+            else:
+                assert not how["follow_symlinks"]
+                path = os.path.join(os.readlink(f"/proc/self/fd/{how['dir_fd']}"), path)
+            kind = "d" if os.path.isdir(path) else "l" if os.path.islink(path) else "f"
+            given.append((kind, uid, gid))
 
         monkeypatch.setattr(os, "fchown", change)
-        monkeypatch.setattr(os, "lchown", change)
+        monkeypatch.setattr(os, "chown", change)
         entries = [folder("d"), file("d/f"), link("d/l", "f")]
         put(f"{tmp_path}/", entries, owner="12345:678")
         assert given == [("f", 12345, 678), ("l", 12345, 678), ("d", 12345, 678)]
@@ -266,10 +280,10 @@ class TestOwner:
         def change(fd: int, uid: int, gid: int) -> None:
             given.append((os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")), uid, gid))
 
-        def over(path: str, target: str) -> None:
-            if os.path.dirname(path) != os.path.dirname(target):
+        def over(name: str, target: str, **folders: int) -> None:
+            if folders["src_dir_fd"] != folders["dst_dir_fd"]:
                 raise OSError(errno.EXDEV, "cross-device")
-            really(path, target)
+            really(name, target, **folders)
 
         monkeypatch.setattr(os, "fchown", change)
         monkeypatch.setattr(os, "rename", over)
@@ -306,7 +320,7 @@ def test_what_took_the_name_meanwhile_is_not_touched(
         swap(other, place)
         return True
 
-    monkeypatch.setattr("dispatcher.remote.copy.receiver.same_time", swapped)
+    monkeypatch.setattr(disk, "same_time", swapped)
     one = receiver(f"{tmp_path}/", [file("f")], fixed=True)
     with pytest.raises((OSError, NotTaken)):
         one.needs()
@@ -324,14 +338,16 @@ def test_one_that_we_may_not_open_is_sent_anew(
         path.chmod(0)
         os.utime(path, ns=(NS, NS))
 
-    def late(path: str, about: os.stat_result) -> int:
+    really = OpenFolder.read_again
+
+    def late(group: OpenFolder, parts: list[str], about: os.stat_result) -> int:
         try:
-            return opened_again(path, about)
+            return really(group, parts, about)
         finally:
             place.unlink()
             place.symlink_to(other)
 
-    monkeypatch.setattr("dispatcher.remote.copy.receiver.opened_again", late)
+    monkeypatch.setattr(OpenFolder, "read_again", late)
     assert put(f"{somewhere}/", [file("f")], fixed=True)["sent"] == 1
     assert (place.lstat().st_mode & 0o7777, other.lstat().st_mode & 0o7777) == (0o640, 0)
     assert put(f"{somewhere}/", [file("other", mode=0)])["equal"] == 1
@@ -519,30 +535,30 @@ class TestNeeded:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looked: list[str] = []
-        really = os.lstat
+        really = os.stat
 
-        def lstat(path: str) -> os.stat_result:
-            looked.append(path)
-            return really(path)
+        def stat(name: str, *, dir_fd: int, follow_symlinks: bool) -> os.stat_result:
+            assert not follow_symlinks
+            looked.append(name)
+            return really(name, dir_fd=dir_fd, follow_symlinks=False)
 
         one = receiver(
             f"{tmp_path}/", [folder("t"), *(file(f"t/{n}") for n in range(5)), file("u")]
         )
-        monkeypatch.setattr(os, "lstat", lstat)
+        monkeypatch.setattr(os, "stat", stat)
         assert one.needs()["need"] == b"\0" + b"\1" * 6
         monkeypatch.undo()
         one.close(keep=False)
-        assert looked == [f"{tmp_path}/t", f"{tmp_path}/u"]
+        assert looked == ["t", "u"]
 
     def test_parts_only_of_large_files(self, tmp_path: Path) -> None:
         entries = [Entry(f"0/{n}", "f", 0o640, WORTH - 1 + n, NS) for n in (0, 1)]
         one = receiver(f"{tmp_path}/", entries)
         one.needs()
         assert os.listdir(tmp_path) == []  # opened when its turn comes
-        for data in (bytes(WORTH - 1), b""):
-            one.take(DATA, data)
-            if data:
-                one.take(END, hashlib.sha256(data).digest())
+        one.take(DATA, bytes(WORTH - 1))
+        one.take(END, hashlib.sha256(bytes(WORTH - 1)).digest())
+        one.take(START, bytes(8))
         assert sum(name.startswith(PART) for name in os.listdir(tmp_path)) == 1
         one.close(keep=True)
         assert os.listdir(tmp_path) == []  # an empty one is worth nothing
@@ -554,7 +570,7 @@ class TestArriving:
         one.needs()
         one.take(END, hashlib.sha256(b"").digest())
         assert one.done
-        with pytest.raises(NotTaken, match="more files came than were asked for"):
+        with pytest.raises(Malformed, match="more files came than were asked for"):
             one.take(DATA, b"x")
         one.close(keep=False)
 
@@ -563,7 +579,7 @@ class TestArriving:
         one.needs()
         with pytest.raises(NotTaken, match=r"^/x/f: changed \udcff$"):
             one.take(BROKEN, b"/x/f: changed \xff")
-        with pytest.raises(NotTaken, match="a frame of kind 99"):
+        with pytest.raises(Malformed, match="a frame of kind 99"):
             one.take(99, b"")
         one.close(keep=False)
         assert os.listdir(tmp_path) == []
@@ -697,13 +713,19 @@ class TestNames:
         assert modes == [0o500, 0o555, 0o500]
 
     def test_its_mode_comes_back_also_when_that_fails(self, somewhere: Path) -> None:
-        for name in ("staged/f", "final/f/in"):
-            (somewhere / name).parent.mkdir(parents=True)
-            (somewhere / name).touch()
-        (somewhere / "final").chmod(0o500)
-        with pytest.raises(NotTaken, match="f: is a directory"):
-            merge(f"{somewhere}/staged", f"{somewhere}/final")
-        assert (somewhere / "final").stat().st_mode & 0o777 == 0o500
+        tree = somewhere / "t"
+        tree.mkdir()
+        tree.chmod(0o500)
+        one = receiver(f"{somewhere}/", [folder("t"), file("t/a"), file("t/b")])
+        complete(one)
+        tree.chmod(0o700)
+        (tree / "b").mkdir()
+        tree.chmod(0o500)
+        with pytest.raises(NotTaken, match=f"^{tree}/b: is a directory$"):
+            one.commit()
+        one.close(keep=False)
+        assert tree.stat().st_mode & 0o777 == 0o500
+        assert names(tree) == ["a", "b"]
 
     @cases("deep", [False, True])
     def test_a_link_in_the_place_of_a_folder_is_replaced(self, tmp_path: Path, deep: bool) -> None:
@@ -730,3 +752,140 @@ class TestNames:
         put(f"{tmp_path}/", [folder("t"), folder("t/in"), file("t/in/f", data)], data)
         assert (tmp_path / "t" / "in" / "f").read_bytes() == data
         assert names(tmp_path) == ["t", "t/in", "t/in/f"]
+
+    def test_a_new_tree_gets_its_name_in_one_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        named: list[str] = []
+        really = os.rename
+
+        def rename(name: str, to: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+            if STAGE not in os.readlink(f"/proc/self/fd/{dst_dir_fd}"):
+                named.append(to)
+            really(name, to, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+
+        monkeypatch.setattr(os, "rename", rename)
+        (tmp_path / "t").mkdir()
+        tree = [folder("t/new"), file("t/new/f"), folder("t/new/in"), link("t/new/in/l", "x")]
+        put(f"{tmp_path}/", [folder("t"), file("t/a"), *tree, file("t/z")])
+        assert named == ["a", "new", "z"]
+        assert names(tmp_path / "t") == ["a", "new", "new/f", "new/in", "new/in/l", "z"]
+
+    def test_what_comes_to_a_name_between_the_list_and_the_end(self, tmp_path: Path) -> None:
+        ways: list[Callable[[Path], object]] = [Path.mkdir, make_device]
+        for name, make, why in zip("fl", ways, ("a directory", "a device"), strict=True):
+            place = tmp_path / name / "t"
+            place.mkdir(parents=True)
+            one = receiver(f"{tmp_path}/{name}/", [folder("t"), file("t/f"), link("t/l", "x")])
+            complete(one)
+            make(place / name)
+            with pytest.raises(NotTaken, match=f"^{place}/{name}: is {why}$"):
+                one.commit()
+            one.close(keep=False)
+
+    def test_a_tree_that_another_copy_has_just_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        really = os.rename
+
+        def late(name: str, to: str, **folders: int) -> None:
+            if to == "t":
+                (tmp_path / "t" / "in").mkdir(parents=True)
+                (tmp_path / "t" / "in" / "other").touch()
+            really(name, to, **folders)
+
+        monkeypatch.setattr(os, "rename", late)
+        inner = [folder("t/in", 0o500), file("t/in/f"), folder("t/new", 0o500), file("t/new/f")]
+        put(f"{tmp_path}/", [folder("t", 0o500), *inner, link("t/l", "x"), file("u")])
+        assert names(tmp_path) == [
+            "t", "t/in", "t/in/f", "t/in/other", "t/l", "t/new", "t/new/f", "u",
+        ]  # fmt: skip
+        modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("t", "t/in", "t/new")]
+        assert modes == [0o755, 0o755, 0o500]
+
+
+class TestExchanged:
+    """Names that others have exchanged meanwhile: they may write to the folder."""
+
+    @pytest.mark.parametrize("name", ["", "/t", "/t/in"])
+    @pytest.mark.parametrize("step", [(OpenFolder, "read_again"), (Receiver, "commit")])
+    def test_a_folder_that_becomes_a_link_leads_nowhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: tuple[Any, str]
+    ) -> None:
+        other, dest = tmp_path / "other", f"{tmp_path}/dest"
+        for path in [Path(f"{top}/t/{inner}") for top in (other, dest) for inner in ("f", "in/f")]:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"old")
+            path.chmod(0o600)
+            os.utime(path, ns=(NS, NS))
+        before = [(path, path.stat()) for path in sorted(other.rglob("*"))]
+        really = getattr(*step)
+
+        def late(*args: Any) -> Any:
+            if not os.path.islink(dest + name):
+                os.rename(dest + name, tmp_path / "aside")
+                os.symlink(f"{other}{name}", dest + name)
+            return really(*args)
+
+        monkeypatch.setattr(*step, late)
+        inner = [folder("t"), file("t/f"), folder("t/in"), file("t/in/f"), file("t/in/g")]
+        with suppress(OSError, NotTaken):
+            put(f"{dest}/", inner, fixed=True)
+        assert (tmp_path / "aside").exists()
+        assert [(path, path.stat()) for path in sorted(other.rglob("*"))] == before
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+    def test_a_stage_that_another_user_has_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its owner could exchange the files in it for links to ours."""
+        really = os.mkdir
+
+        def late(name: str, mode: int = 0o777, **folder: int) -> None:
+            really(name, mode, **folder)
+            if name.startswith(STAGE):
+                os.chown(tmp_path / name, 4711, -1)
+
+        monkeypatch.setattr(os, "mkdir", late)
+        with pytest.raises(PermissionError, match="another user's folder"):
+            put(f"{tmp_path}/", [file("f")])
+        assert names(tmp_path) == []
+
+    def test_a_part_whose_name_leads_elsewhere(self, tmp_path: Path) -> None:
+        data, other = bytes(WORTH), tmp_path / "other"
+        other.write_bytes(b"old")
+        one = receiver(f"{tmp_path}/dest/", [file("f", data)])
+        one.needs()
+        one.take(DATA, data)
+        (part,) = (tmp_path / "dest").iterdir()
+        part.unlink()
+        part.symlink_to(other)
+        with pytest.raises(NotTaken, match="came damaged"):
+            one.take(END, hashlib.sha256(data).digest())
+        one.close(keep=False)
+        assert names(tmp_path / "dest") == []
+
+    def test_a_link_on_the_way_to_it_that_becomes_anothers(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was checked is what is followed: the link that was opened, not its name."""
+        (tmp_path / "real").mkdir()
+        (tmp_path / "bad").mkdir()
+        (tmp_path / "way").symlink_to("real")
+        really = disk.check_owner
+
+        def late(place: str, about: os.stat_result, why: str) -> None:
+            really(place, about, why)
+            (tmp_path / "way").unlink()
+            (tmp_path / "way").symlink_to("bad")
+
+        monkeypatch.setattr(disk, "check_owner", late)
+        put(f"{tmp_path}/way/", [file("f")])
+        assert (os.listdir(tmp_path / "real"), os.listdir(tmp_path / "bad")) == (["f"], [])
+
+    def test_nothing_is_made_where_a_link_leads_to_nothing(self, tmp_path: Path) -> None:
+        """The file system that is mounted there may be missing."""
+        (tmp_path / "data").symlink_to("disk/data")
+        with pytest.raises(FileNotFoundError):
+            put(f"{tmp_path}/data/new/", [file("f")])
+        assert os.listdir(tmp_path) == ["data"]
