@@ -1,8 +1,8 @@
 """Bounds of what hosts send, as annotations of fields: ``errno: Annotated[int, between(0, 4095)]``.
 
 A bound takes what came, and the ranks that its host may name; it returns the field's value, or
-raises ValueError. The types below are those that several fields have. Modules of events import
-them for type checkers only; ``runner.run.reports`` reads reports by them.
+raises ValueError. The types below are those that several fields have. ``runner.run.reports``
+reads reports by them. What a fan-out command loads imports them for type checkers only.
 """
 
 from __future__ import annotations

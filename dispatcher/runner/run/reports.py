@@ -94,8 +94,10 @@ def fields_of(cls: Any) -> tuple[dict[str, Bound], frozenset[str]]:
     return {name: reader(types[name]) for name in fields}, needed
 
 
-def _made(cls: Any, found: dict[str, Any], ranks: Container[int], values: dict[str, Any]) -> Any:
+def _made(cls: Any, found: Any, ranks: Container[int], values: dict[str, Any]) -> Any:
     """The value of ``cls`` with the ``found`` fields, and the ``values`` that are known."""
+    if type(found) is not dict:
+        raise ValueError("not a dict")
     takes, needed = fields_of(cls)
     name = ""
     try:
@@ -135,7 +137,7 @@ def reader(wanted: Any) -> Bound:
     if wanted is bool:
         return _flag
     if _is_value(wanted):
-        return lambda found, ranks: _made(wanted, _dict(found), ranks, {})
+        return lambda found, ranks: _made(wanted, found, ranks, {})
     raise TypeError(f"{wanted}: no bound")
 
 
@@ -175,12 +177,6 @@ def _unknown(found: Any, ranks: Container[int]) -> Any:
 def _flag(found: Any, ranks: Container[int]) -> bool:
     if type(found) is not bool:
         raise ValueError("neither true nor false")
-    return found
-
-
-def _dict(found: Any) -> dict[str, Any]:
-    if type(found) is not dict:
-        raise ValueError("not a dict")
     return found
 
 
