@@ -1,8 +1,9 @@
 """Tars, for hosts without Python: packed here for ``put``, and taken apart here for ``get``.
 
-``tarfile`` packs. This module reads what arrives, a header at a time: ``tarfile`` keeps long names,
-extended and sparse headers in memory that grows with the host's data. Formats: POSIX.1-2017
-(ustar and its extended headers), GNU tar's long names and base-256 numbers, as busybox writes them.
+``tarfile`` packs. This module reads what arrives, a header at a time. ``tarfile`` keeps headers in
+memory that grows with the host's data, and before 3.11.10 and 3.12.6 an extended header of 64 KiB
+costs it seconds (CVE-2024-6232). Formats: POSIX.1-2017 (ustar and its extended headers), GNU tar's
+long names and base-256 numbers, as busybox writes them.
 """
 
 from __future__ import annotations
