@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dispatcher import cli  # noqa: E402
-from dispatcher.api.report import FirstFailure, Report  # noqa: E402
+from dispatcher.api.report import Report  # noqa: E402
 from dispatcher.core.events import codec, monitor_events, run_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
 from dispatcher.model.frozen import Document, NamedNumber, OneOf  # noqa: E402
@@ -77,7 +77,9 @@ def _document(form: Any, name: str) -> Schema:
     parts = _Parts(encoded=False)
     body = parts.body(form)
     if form is formats.Report:  # what it has besides stands in the class that programs get
-        rest = parts.fields(Report, typing.get_type_hints(Report), needed=None)["properties"]
+        kinds = typing.get_type_hints(Report)
+        del kinds["cause"]
+        rest = parts.fields(Report, kinds, needed=None)["properties"]
         own = body["properties"]
         body["properties"] = {"schema": own["schema"], **rest, **own}
         body["required"] = [*body["properties"]]
@@ -173,8 +175,7 @@ class _Parts:
             for one in dataclasses.fields(cls)
             if one.default is nothing and one.default_factory is nothing
         }
-        kinds = run_events.types_of(cls)
-        hints = {name: kinds[name] for name in cls._written}
+        hints = run_events.types_of(cls)
         found = self.fields(cls, hints, needed=needed if self._encoded else None)
         if issubclass(cls, OneOf) and self._encoded:
             found["properties"] = {"kind": {"const": cls.__name__}, **found["properties"]}
@@ -191,7 +192,8 @@ class _Parts:
             if typing.is_typeddict(form) and form.__annotations__.keys() <= hints.keys():
                 texts = {**described(form, form.__annotations__)[1], **texts}
         about = {name: {"description": text} for name, text in texts.items()}
-        hints = {name: kind for name, kind in sorted(hints.items(), key=_order) if _written(kind)}
+        names = getattr(cls, "_written", hints)
+        hints = {name: one for name, one in sorted(hints.items(), key=_order) if name in names}
         return {
             "type": "object",
             "description": summary,
@@ -204,13 +206,6 @@ class _Parts:
 
 def _order(item: tuple[str, Any]) -> bool:
     return item[0] != "schema"  # which stands first
-
-
-def _written(kind: Any) -> bool:
-    """Whether a field of that type is one, and is written."""
-    return typing.get_origin(kind) is not typing.ClassVar and kind not in (
-        Path | None, FirstFailure | None,
-    )  # fmt: skip
 
 
 def _any_of(members: list[Schema]) -> Schema:

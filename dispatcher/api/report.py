@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from dispatcher.core.events import verdicts
 from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
 from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Value, fields_of, value
 from dispatcher.model.names import clock
 from dispatcher.model.paths import create, write_all
 from dispatcher.output.run_state import RunState
@@ -145,6 +145,7 @@ class Report(Value):
     were lost, and for how many seconds more ranks may live there.
     """
 
+    unwritten = ("log_dir",)
     run_id: str
     exit_code: int
     cause: FirstFailure | None
@@ -196,11 +197,10 @@ class Report(Value):
 
     def plain(self) -> dict[str, Any]:
         """The value of ``report.json``."""
-        told = {name: value for name, value in asdict(self).items() if name != "log_dir"}
         cause = self.cause
         return {
             "schema": "report/1",
-            **told,
+            **fields_of(self),
             "ok": self.ok,
             "cause": None if cause is None else _plain(cause),
             "statuses": self.statuses,
@@ -386,9 +386,9 @@ def _cause(
         for key in ("ranks", "waiting"):
             facts[key] = [placement.name(rank) for rank in facts[key]]
     if isinstance(cause, verdicts.NodeFailed):
-        facts["failure"] = asdict(_failure(cause.failure))
+        facts["failure"] = fields_of(_failure(cause.failure))
     if isinstance(cause, verdicts.Rejected):
-        facts["failures"] = {names[at]: asdict(_failure(f)) for at, f in cause.failures.items()}
+        facts["failures"] = {names[at]: fields_of(_failure(f)) for at, f in cause.failures.items()}
         facts["problems"] = {names[at]: sorted(what) for at, what in cause.problems.items()}
     rank = None if "rank" not in facts else placement.name(facts["rank"])
     if rank is not None and facts["rank"] >= placement.FIRST:
