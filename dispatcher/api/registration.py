@@ -22,6 +22,7 @@ from dispatcher.jobs.job_socket import restart_of
 from dispatcher.jobs.lost_hosts import LostBefore
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
+from dispatcher.model.frozen import fields_of
 from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import exported
@@ -110,9 +111,9 @@ class JobRecord(Sink):
 
     def picture(self) -> Mapping[str, Any]:
         """The progress of the run, as plain values."""
-        from dispatcher.output.monitor.run_picture import encode_picture, picture_of
+        from dispatcher.output.monitor.run_picture import picture_of
 
-        return encode_picture(picture_of(self._state))
+        return fields_of(picture_of(self._state))
 
     def table(self) -> Mapping[str, Any]:
         """The state of each rank, as plain values."""

@@ -193,7 +193,7 @@ def test_a_job_in_front_or_behind_can_be_called(is_behind: bool) -> None:
             fields = next(frames)
             kinds.setdefault(str(fields.get("type")), fields)
         assert SamplesWanted(0.5) in made.told
-        assert [row[3] for row in kinds["table"]["table"]["ranks"]] == [71, 72]
+        assert [row["pid"] for row in kinds["table"]["table"]["ranks"]] == [71, 72]
         assert kinds["table"]["table"]["slow"] == ["rank 1 is slow"]
         both("note: x")
         made.one.conclude(5, ["error: y"])

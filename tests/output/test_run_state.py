@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from cases import cases
 
@@ -13,8 +11,7 @@ from dispatcher.core.events.run_events import Entry, Event
 from dispatcher.core.events.verdicts import Interrupted
 from dispatcher.jobs import registry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor import run_picture
-from dispatcher.output.monitor.run_picture import Picture, encode_picture, picture_of
+from dispatcher.output.monitor.run_picture import Picture, picture_of
 from dispatcher.output.run_state import (
     CHECKED,
     CONNECTED,
@@ -149,16 +146,6 @@ def test_shares_of_a_cpu() -> None:
 def test_a_state_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="no states of hosts: "):
         Picture({9: 1}, (), {}, 0, 0.0, None)
-
-
-def test_a_picture_for_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_picture, "MOST", 2)
-    many: Any = (1, 2, 3)
-    plain = encode_picture(
-        Picture({RUNNING: 1, LOST: 2}, many, {}, 0, 0.0, None, many, 1.0, None, many)
-    )
-    assert [list(plain[name]) for name in ("pending", "silent", "idle")] == [[1, 2]] * 3
-    assert plain["hosts"] == {str(RUNNING): 1, str(LOST): 2}
 
 
 PLACED = ev.RanksPlaced(2, "n1", 29500)

@@ -112,7 +112,7 @@ class JournalState(RunState):
                 if not line.endswith(b"\n"):
                     return  # it is being written
                 self._offset += len(line)
-                if _OF_RANKS.search(line):
+                if _OF_RANKS.search(line, 0, 100):
                     with contextlib.suppress(codec.Malformed):  # of another version
                         entry = codec.decode(line)
                         self.event(entry)

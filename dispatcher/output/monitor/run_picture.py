@@ -1,6 +1,6 @@
 """Pictures of a run for people and programs: its progress, and a table of its ranks.
 
-Both are values, made from a ``RunState``, encoded for another process and decoded there.
+Both are values, made from a ``RunState``, also for another process.
 """
 
 from __future__ import annotations
@@ -71,20 +71,8 @@ def _picture(state: RunState) -> Picture:
     )
 
 
-#: silent or pending numbers that are sent at most: a footer has one line for them
-MOST = 4096
-
-
-def encode_picture(picture: Picture) -> dict[str, Any]:
-    """``picture`` as values for JSON."""
-    plain = fields_of(picture)
-    short = {name: plain[name][:MOST] for name in ("pending", "silent", "idle")}
-    hosts = {str(state): count for state, count in sorted(picture.hosts.items())}
-    return {**plain, **short, "hosts": hosts}
-
-
 def decode_picture(plain: Any) -> Picture | None:
-    """The picture that ``plain`` encodes, or None."""
+    """The picture whose fields ``plain`` has, after JSON; None if it has others."""
     from dispatcher.core.events import codec  # the run itself does not need it
 
     try:
@@ -130,21 +118,15 @@ class Snapshot(Document):
     slow: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As values of JSON, for ``of_plain``; a rank without the names of its fields."""
-        ranks = [list(fields_of(row).values()) for row in self.ranks]
-        return {**fields_of(self), "picture": encode_picture(self.picture), "ranks": ranks}
+        """As values of JSON, for ``of_plain``."""
+        return {**fields_of(self), "picture": fields_of(self.picture)}
 
     @staticmethod
     def of_plain(plain: Mapping[str, Any]) -> Snapshot:
         """The snapshot that ``plain`` encoded, after JSON. Raises: ValueError for anything else."""
         from dispatcher.core.events import codec  # the run itself does not need it
 
-        names = [field.name for field in dataclasses.fields(TopRank)]
-        try:
-            ranks = [dict(zip(names, row, strict=True)) for row in plain["ranks"]]
-            snapshot: Snapshot = codec.reader(Snapshot)({**plain, "ranks": ranks}, "table")
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"not a table: {error}") from None
+        snapshot: Snapshot = codec.reader(Snapshot)(plain, "table")
         safe = (
             dataclasses.replace(row, last_line=sanitize_text(row.last_line))
             for row in snapshot.ranks

@@ -21,7 +21,8 @@ from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
-from dispatcher.output.monitor.run_picture import Picture, encode_picture, picture_of
+from dispatcher.model.frozen import fields_of
+from dispatcher.output.monitor.run_picture import Picture, picture_of
 from dispatcher.output.run_state import LOST, RUNNING, RunState
 
 from ..conftest import FakeLauncher, Launched, OnRecord, Terminal
@@ -407,7 +408,7 @@ def picture() -> bytes:
     state = RunState(["n1", "n2"], lambda: 0.0)
     for event in (RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8)):
         state.event(Entry(0, 0.0, event))
-    return frame(type="picture", picture=encode_picture(picture_of(state)))
+    return frame(type="picture", picture=fields_of(picture_of(state)))
 
 
 def test_a_verdict_below_the_lines(launched: Launched, logs: Path, terminal: Terminal) -> None:
@@ -454,10 +455,10 @@ def test_a_picture_grows_older_until_the_next_one() -> None:
     taken = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
     far = RemoteProgress(3, lambda: now[0])
     assert not far.heard
-    far.hear(encode_picture(taken))
+    far.hear(fields_of(taken))
     now[0] += 2
     assert far.picture().seconds == 5.5
     assert far.picture().since_line == 2.5
     few = RemoteProgress(2, lambda: 0.0)  # a host that is pending is none of ours
-    few.hear(encode_picture(taken))
+    few.hear(fields_of(taken))
     assert not few.heard

@@ -7,10 +7,10 @@ from typing import Any
 
 from cases import cases
 
+from dispatcher.model.frozen import fields_of
 from dispatcher.output.monitor.run_picture import (
     Picture,
     decode_picture,
-    encode_picture,
 )
 from dispatcher.output.run_state import LOST, RUNNING
 
@@ -19,7 +19,7 @@ PICTURE = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1,
 
 @cases("picture", [PICTURE, Picture({}, (), {}, 0, 0.0, None)])
 def test_it_arrives_as_it_was_sent(picture: Picture) -> None:
-    assert decode_picture(json.loads(json.dumps(encode_picture(picture)))) == picture
+    assert decode_picture(json.loads(json.dumps(fields_of(picture)))) == picture
 
 
 WRONG: list[dict[str, Any]] = [
@@ -30,4 +30,4 @@ WRONG: list[dict[str, Any]] = [
 
 @cases("fields", WRONG)
 def test_what_is_no_picture(fields: dict[str, Any]) -> None:
-    assert decode_picture({**encode_picture(PICTURE), **fields}) is None
+    assert decode_picture({**fields_of(PICTURE), **fields}) is None
