@@ -48,7 +48,7 @@ class Stopped(DispatchError):
 
 
 @dataclass(frozen=True)
-class Answer:
+class HostAnswer:
     """The answer of a host. problem: why there are no readings; lost: it was not reached.
 
     hint: a remedy. ahead: (least, most) seconds that its clock is ahead of our clock; it
@@ -63,7 +63,7 @@ class Answer:
     hint: str | None = None
 
 
-class _Answers(Sink):
+class _SurveyOutput(Sink):
     """The hosts' bytes, and when each was reached and spoke first, by ``clock``."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -95,7 +95,7 @@ def survey(
     seconds: float,
     connect: float = 10.0,
     clock: Callable[[], float] = time.time,
-) -> tuple[Answer, ...]:
+) -> tuple[HostAnswer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``. Raises: Stopped.
 
     readings: see ``remote.probe.survey``. seconds: for all readings of one host together. clock:
@@ -105,7 +105,7 @@ def survey(
     words = payload.standalone_command(source, pack(list(readings)))
     total = None if len(hosts) == 1 else connect + seconds
     limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=total)
-    answers = _Answers(clock)
+    answers = _SurveyOutput(clock)
     runner = ExecRunner(ExecPlan(tuple(hosts), words, limits=limits), transport_for, [answers])
     outcomes = runner.run()
     for outcome in outcomes:
@@ -114,19 +114,19 @@ def survey(
     return tuple(_answer(outcome, node, answers) for node, outcome in enumerate(outcomes))
 
 
-def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
+def _answer(outcome: Outcome, node: int, answers: _SurveyOutput) -> HostAnswer:
     if isinstance(outcome, Failed):
         failure = outcome.failure
         why = f"{failure.kind.value}: {failure.why}"
-        return Answer(problem=why, lost=True, hint=failure.hint)
+        return HostAnswer(problem=why, lost=True, hint=failure.hint)
     if isinstance(outcome, TimedOut):
-        return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
+        return HostAnswer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
     errors_text = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
     if tried := payload.pythons_tried(errors_text):
-        return Answer(problem=f"no python on the host; looked for {tried}")
+        return HostAnswer(problem=f"no python on the host; looked for {tried}")
     if outcome != Exited(0):
         last = errors_text.splitlines()[-1][-400:] if errors_text else "nothing"
-        return Answer(problem=f"the survey failed; it said: {last}")
+        return HostAnswer(problem=f"the survey failed; it said: {last}")
     said = bytes(answers.out.get(node, b""))
     first, _, rest = said.partition(b"\n")
     try:
@@ -135,10 +135,10 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
         now = float(first)
         readings = _checked(rest)
     except ValueError as error:
-        return Answer(problem=f"a malformed answer: {error}")
+        return HostAnswer(problem=f"a malformed answer: {error}")
     spoke = answers.spoke[node]
     ahead = (now - spoke, now - answers.reached.get(node, spoke))
-    return Answer(readings, ahead=ahead, address=answers.address.get(node))
+    return HostAnswer(readings, ahead=ahead, address=answers.address.get(node))
 
 
 def _checked(data: bytes) -> dict[str, Reading]:

@@ -23,7 +23,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner import surveys
-from dispatcher.runner.surveys import Answer, examine, find_addresses, meeting_place, play_round
+from dispatcher.runner.surveys import HostAnswer, examine, find_addresses, meeting_place, play_round
 from dispatcher.transport.base import Link, Target, Transport, Window
 from runner.played import Command
 
@@ -78,7 +78,7 @@ def good(value: Any) -> list[Any]:
     return [0, pack(value), False]
 
 
-def survey(answers: Answers, count: int = 1, **how: Any) -> tuple[Answer, ...]:
+def survey(answers: Answers, count: int = 1, **how: Any) -> tuple[HostAnswer, ...]:
     hosts = [Host(f"n{number}") for number in range(count)]
     played = Played(answers)
     how.setdefault("seconds", 30.0)

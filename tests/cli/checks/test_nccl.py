@@ -41,8 +41,8 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.chdir(tmp_path)
     told = [host_text(1), host_text(2)]
 
-    def survey(*_: Any, **__: Any) -> list[surveys.Answer]:
-        return [surveys.Answer(network_host(text).readings) for text in told]
+    def survey(*_: Any, **__: Any) -> list[surveys.HostAnswer]:
+        return [surveys.HostAnswer(network_host(text).readings) for text in told]
 
     monkeypatch.setattr(surveys, "survey", survey)
     return told
@@ -163,12 +163,16 @@ def test_advice_for_programs() -> None:
 @cases(
     ("answer", "code", "unread"),
     [
-        (surveys.Answer(lost=True, problem="unreachable: no\x1b route"), 125, "lost: unreachable"),
-        (surveys.Answer(lost=False, problem="no python there"), 1, "no python there"),
+        (
+            surveys.HostAnswer(lost=True, problem="unreachable: no\x1b route"),
+            125,
+            "lost: unreachable",
+        ),
+        (surveys.HostAnswer(lost=False, problem="no python there"), 1, "no python there"),
     ],
 )
 def test_hosts_that_did_not_answer(
-    answer: surveys.Answer, code: int, unread: str, monkeypatch: pytest.MonkeyPatch,
+    answer: surveys.HostAnswer, code: int, unread: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     asked: list[Any] = []
