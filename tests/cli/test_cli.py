@@ -181,10 +181,10 @@ def test_a_dry_run_contacts_nobody(
 
 
 def test_a_dry_run_that_was_forgotten_contacts_nobody_either() -> None:
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import LoginTransports
 
     with pytest.raises(AssertionError, match="a dry run"):
-        TransportPool(LoginOptions(dry_run=True))
+        LoginTransports(LoginOptions(dry_run=True))
 
 
 def test_a_dry_run_shows_who_is_reached_through_whom(

@@ -68,7 +68,7 @@ def run(options: CheckOptions) -> int:
 
 
 def _asked(options: CheckOptions) -> dict[str, HostNet]:
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import LoginTransports
     from dispatcher.runner.surveys import survey
 
     # variables that cross to the ranks by themselves go before those of the hosts
@@ -77,7 +77,7 @@ def _asked(options: CheckOptions) -> dict[str, HostNet]:
     allow_open_files(len(targets))
     names = ExecPlan(targets, ("true",)).names
     connect = options.connect_timeout
-    with TransportPool(options) as reach:
+    with LoginTransports(options) as reach:
         answers = survey(
             targets, READINGS, reach.transport_for, seconds=REPLY_TIMEOUT, connect=connect
         )

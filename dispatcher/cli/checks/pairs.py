@@ -30,7 +30,7 @@ from dispatcher.checks.pair_ranking import (
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
-from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
@@ -210,7 +210,7 @@ def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, mo
     from dispatcher.runner.surveys import find_addresses, play_round
 
     connect = options.connect_timeout
-    with TransportPool(options) as reach:
+    with LoginTransports(options) as reach:
         places, found.problems = find_addresses(
             targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
@@ -238,7 +238,7 @@ def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, mo
 
 
 def _by_ranks(
-    targets: Sequence[Host], options: CheckOptions, reach: TransportPool, found: Measured
+    targets: Sequence[Host], options: CheckOptions, reach: LoginTransports, found: Measured
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
     if options.backend in (None, "tcp"):
         return None

@@ -19,7 +19,7 @@ from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.mistakes import Advice
-from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions, UnexpectedArgument, UsageError
@@ -175,7 +175,7 @@ def examined(
     ask: Ask | None = None,
     passwords: Passwords | None = None,
 ) -> CheckReport:
-    """The report on ``hosts``, which are visited for it. ask, passwords: as ``TransportPool``."""
+    """The report on ``hosts``, which are visited for it. ask, passwords: as ``LoginTransports``."""
     from dispatcher.runner.surveys import examine
 
     allow_open_files(len(hosts))
@@ -185,7 +185,7 @@ def examined(
     if connect is None:  # a run has a limit of its own
         connect = CheckOptions.connect_timeout
     alone = len(hosts) == 1
-    with TransportPool(options, ask, alone=alone, passwords=passwords) as reach:
+    with LoginTransports(options, ask, alone=alone, passwords=passwords) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect,
             port=port,

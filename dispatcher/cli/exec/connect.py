@@ -67,7 +67,7 @@ def connect(options: ConnectOptions) -> int:
     from dispatcher.api.transports import allow_open_files
     from dispatcher.cli.exec.exec import ExecOptions
     from dispatcher.cli.exec.run_exec import carry_out, limits
-    from dispatcher.cli.options.connect_options import TransportPool, show_only
+    from dispatcher.cli.options.connect_options import LoginTransports, show_only
     from dispatcher.cli.options.host_options import find_hosts
     from dispatcher.plan.exec_plan import ExecPlan
 
@@ -79,7 +79,7 @@ def connect(options: ConnectOptions) -> int:
     allow_open_files(len(hosts))
     _check_daemon()
     shown = converted(options, ExecOptions, gather=not options.as_json)
-    with TransportPool(options, alone=len(hosts) == 1) as reach:
+    with LoginTransports(options, alone=len(hosts) == 1) as reach:
         return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)[0]
 
 

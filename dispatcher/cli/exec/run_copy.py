@@ -13,7 +13,7 @@ from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
 from dispatcher.cli.mistakes import Advice
-from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.connect_options import LoginTransports
 from dispatcher.cli.options.declaration import Options, json_option, option, preset
 from dispatcher.cli.options.host_options import (
     KeepOptions,
@@ -131,7 +131,7 @@ def run(
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer, footer=footer)
     alone = len(names) == 1
-    with TransportPool(options, alone=alone) as reach, sudo_password(options) as ask:
+    with LoginTransports(options, alone=alone) as reach, sudo_password(options) as ask:
         sinks = [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks]
         session = ExecSession(exec_plan, reach.transport_for, sinks, stdio=talk, ask=ask, say=say)
         return [one.outcome for one in session.run()]

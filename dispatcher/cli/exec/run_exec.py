@@ -32,7 +32,7 @@ from dispatcher.plan.hosts.hostfile import parse_hostfile
 from dispatcher.transport.base import LOGIN_GRACE
 
 if TYPE_CHECKING:
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import LoginTransports
     from dispatcher.core.events.run_events import Sink
     from dispatcher.output.exec.host_results import HostResult
     from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
@@ -116,9 +116,9 @@ def run(options: ExecOptions) -> int:
     if show_only(options, "exec", zip(hosts, deeds, strict=True), tree, exec_plan.limits):
         return 0
     allow_open_files(len(exec_plan.hosts))
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import LoginTransports
 
-    with TransportPool(options, tree=tree, alone=len(hosts) == 1) as reach:
+    with LoginTransports(options, tree=tree, alone=len(hosts) == 1) as reach:
         return carry_out(exec_plan, options, reach, stay=stay)[0]
 
 
@@ -243,7 +243,7 @@ def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
 def carry_out(
     exec_plan: ExecPlan,
     options: ExecOptions,
-    reach: TransportPool,
+    reach: LoginTransports,
     streams: frozenset[int] = frozenset(),
     stay: Sequence[Host] = (),
 ) -> tuple[int, tuple[HostResult, ...]]:

@@ -37,7 +37,7 @@ from dispatcher.bootstrap.shell import COMMAND
 from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions, GatherOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
-from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.declaration import converted, preset, replace
 from dispatcher.cli.options.host_options import (
     KeepOptions,
@@ -164,7 +164,7 @@ def run(options: ShellOptions) -> int:
     if show_only(options, "shell", deeds, limits=bounds):
         return 0
     allow_open_files(len(hosts))
-    with TransportPool(options, keep=True, alone=len(hosts) == 1) as reach:
+    with LoginTransports(options, keep=True, alone=len(hosts) == 1) as reach:
         shell = Shell(hosts, options, reach)
         if not os.isatty(0):
             for line in sys.stdin or ():  # None: it is closed
@@ -179,7 +179,9 @@ def run(options: ShellOptions) -> int:
 class Shell:
     """The state of one shell: its hosts, how it shows output, the last exit code."""
 
-    def __init__(self, hosts: Sequence[Host], options: ShellOptions, reach: TransportPool) -> None:
+    def __init__(
+        self, hosts: Sequence[Host], options: ShellOptions, reach: LoginTransports
+    ) -> None:
         self._first = self._hosts = tuple(hosts)
         self._options = options
         self._reach = reach

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from dispatcher.cli import say
-from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, preset
 from dispatcher.jobs import registry
 from dispatcher.model import errors
@@ -107,5 +107,5 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
         tuple(found), (*words, "attach", job.run_id, str(rank)), stdin=not typed,
         terminal=terminal_size(options),
     )  # fmt: skip
-    with TransportPool(options, alone=True) as reach:
+    with LoginTransports(options, alone=True) as reach:
         return carry_out(plan, options, reach)[0]

@@ -12,7 +12,7 @@ import click
 from dispatcher.api.find_processes import Look, look_by, summary
 from dispatcher.bootstrap.shell import SweptProcess
 from dispatcher.cli import say, tell
-from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.declaration import (
     Options,
     argument,
@@ -38,7 +38,7 @@ def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, 
     """Find (``kill``: and end) leftovers of ``run_ids`` on ``hosts``; [] for any run's."""
     # under a rank our own children would inherit its run id
     os.environ.pop("DISPATCH_RUN_ID", None)
-    with TransportPool(reach) as transports:
+    with LoginTransports(reach) as transports:
         return look_by(transports.transport_for, hosts, run_ids, kill=kill)
 
 

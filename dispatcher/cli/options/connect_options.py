@@ -228,7 +228,7 @@ def show_only(
     return True
 
 
-class TransportPool(transports.TransportPool):
+class LoginTransports(transports.TransportPool):
     """Transports by host, closed at the end of the context. Raises: UsageError.
 
     ask: asks for a secret, by default at our terminal. keep: the next command uses the
@@ -278,7 +278,7 @@ class TransportPool(transports.TransportPool):
         """A transport over kept connections where that may be, else over our own."""
 
         def direct() -> Transport:
-            return super(TransportPool, self).in_process(keep=keep or self._keep)
+            return super(LoginTransports, self).in_process(keep=keep or self._keep)
 
         options = self._options
         if not isinstance(options, KeepOptions):

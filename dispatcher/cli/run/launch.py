@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import columns, print_lines, say, tell
-from dispatcher.cli.options.connect_options import TransportPool, fanout
+from dispatcher.cli.options.connect_options import LoginTransports, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions
@@ -162,7 +162,7 @@ def _run(
             screen.say(line)
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
-    reach = TransportPool(
+    reach = LoginTransports(
         options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1,
         passwords=passwords,
     )  # fmt: skip

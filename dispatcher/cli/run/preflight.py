@@ -77,7 +77,7 @@ def preflight(
 ) -> Decision:
     """Check the hosts of ``plan``, if the options want it, and decide. Raises: UsageError.
 
-    ask, passwords: as for ``TransportPool``, which connects next.
+    ask, passwords: as for ``LoginTransports``, which connects next.
     """
     if not asks(options):
         return Decision(plan)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import signal
     from collections.abc import Sequence
 
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import LoginTransports
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.cli.run.run_sinks import RunFooter
     from dispatcher.core.events.run_events import SignalReceived, Sink
@@ -87,7 +87,7 @@ def describe(options: RunOptions, plan: JobPlan) -> str:
 def send(
     folder: WorkingFolder,
     plan: JobPlan,
-    reach: TransportPool,
+    reach: LoginTransports,
     tell: Callable[[str], None],
     orders: Sequence[SignalReceived] = (),
     *,
@@ -118,7 +118,7 @@ class SendAgain:
         self,
         options: RunOptions,
         plan: JobPlan,
-        reach: TransportPool,
+        reach: LoginTransports,
         tell: Callable[[FolderSent], None],
         n_hosts: int,
     ) -> None:
@@ -148,7 +148,7 @@ class SendAgain:
 def _sent(
     folder: WorkingFolder,
     plan: JobPlan,
-    reach: TransportPool,
+    reach: LoginTransports,
     tell: Callable[[str], None],
     orders: Sequence[SignalReceived] = (),
     footer: RunFooter | None = None,

@@ -11,7 +11,7 @@ from cases import cases
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.connect_options import (
     Fanout,
-    TransportPool,
+    LoginTransports,
     alive,
     check_keep,
     fanout,
@@ -162,7 +162,7 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_this_machine_is_not_reached_by_a_tree() -> None:
     options = ExecOptions(fanout_tree="2")
     said: list[Any] = []
-    with TransportPool(options, tree=fanout(options, N), say=said.append) as pool:
+    with LoginTransports(options, tree=fanout(options, N), say=said.append) as pool:
         by_tree: Any = pool.transport_for(N[0])
         assert pool.transport_for(N[6]) is by_tree
         assert pool.transport_for(Host("localhost")).name == "local"
@@ -173,7 +173,7 @@ def test_this_machine_is_not_reached_by_a_tree() -> None:
         assert pool._ask("word") == "WORD"
     assert by_tree.closed == 1
     assert said == ["note", True, False]
-    with TransportPool(ExecOptions()) as pool:
+    with LoginTransports(ExecOptions()) as pool:
         assert pool.transport_for(N[0]).name == "paramiko"
 
 
@@ -184,7 +184,7 @@ def test_what_the_options_say_reaches_the_transport(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Made, "name", "paramiko", raising=False)
     options = ExecOptions(ssh_config="c", host_keys="accept-new", server_alive_interval=7.0)
     for keep in (False, True):
-        with TransportPool(options, keep=keep) as pool:
+        with LoginTransports(options, keep=keep) as pool:
             made: Any = pool.transport_for(N[0])
         assert (made.more["config"], made.more["host_keys"]) == ("c", "accept-new")
         assert (made.more["alive"], made.more["keep"]) == (Keepalive(7.0), keep)
@@ -197,5 +197,5 @@ def test_whom_a_secret_is_asked_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "dispatcher.output.terminal.asking.Asking.ask", lambda self, prompt: f"here {prompt}"
     )
-    assert TransportPool(ExecOptions())._ask("x: ") == "here x: "
-    assert TransportPool(ExecOptions(), lambda prompt: "there")._ask("x: ") == "there"
+    assert LoginTransports(ExecOptions())._ask("x: ") == "here x: "
+    assert LoginTransports(ExecOptions(), lambda prompt: "there")._ask("x: ") == "there"
