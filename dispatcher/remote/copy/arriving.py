@@ -108,13 +108,16 @@ class OpenFolder:
             except OSError:
                 self.stage = ""
                 raise
-            self._staged = os.open(self.stage, FOR_LISTING, dir_fd=self.root)
-            disk.locked(self._staged)  # so that no other copy sweeps it, where the file system can
-            os.mkdir("ours", dir_fd=self._staged)
-            ours = os.stat("ours", dir_fd=self._staged, follow_symlinks=False).st_uid
-            os.rmdir("ours", dir_fd=self._staged)
-            if os.fstat(self._staged).st_uid != ours:  # others who may write there were faster
+            fd = os.open(self.stage, FOR_LISTING, dir_fd=self.root)
+            os.mkdir("ours", dir_fd=fd)
+            ours = os.stat("ours", dir_fd=fd, follow_symlinks=False).st_uid
+            os.rmdir("ours", dir_fd=fd)
+            if os.fstat(fd).st_uid != ours:  # others who may write to the folder were faster
+                os.close(fd)
+                self.stage = ""  # theirs, and not ours to remove
                 raise PermissionError(errno.EPERM, "another user's folder has its name now")
+            disk.locked(fd)  # so that no other copy sweeps it, where the file system can
+            self._staged = fd
         return self._staged
 
     def create(self, *, folder: bool = False) -> tuple[int, str]:
