@@ -129,14 +129,12 @@ class ExecOutput:
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}
         broken = nobody_reads if streams else lambda: None
-        writer, footer, progress = Writer(fds, broken, self._full), None, self._progress
-        if progress is not None:
+        writer, footer = Writer(fds, broken, self._full), None
+        if self._progress is not None:
             from dispatcher.output.terminal.live_terminal import Terminal
 
             writer = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken, self._full)
-
-            def footer(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
-                return progress.lines(columns, bars)
+            footer = self._progress.lines
 
         screen = Screen(view, writer, footer=footer)
         folders = {STDOUT: self._options.output_dir, STDERR: self._options.error_dir}

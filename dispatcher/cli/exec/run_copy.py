@@ -123,9 +123,7 @@ def run(
         progress = CopyProgress(copies)
         sinks.append(progress)
         writer = Terminal(frozenset({2}), 2, {2: 2}, nobody_reads)
-
-        def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
-            return progress.lines(columns)
+        footer = progress.lines
 
     # standard output carries the copy itself; standard error is for the user
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())

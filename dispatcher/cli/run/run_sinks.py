@@ -229,14 +229,14 @@ class RunFooter:
     def __init__(self, hosts: Sequence[str], picture: Callable[[], Picture]) -> None:
         self._hosts, self._picture = hosts, picture
         self._made: Footer | None = None
-        #: footer of another task of the run, such as a copy: columns -> lines
-        self.instead: Callable[[int], list[tuple[bytes, int]]] | None = None
+        #: footer of another task of the run, such as a copy
+        self.instead: Callable[[object, int], list[tuple[bytes, int]]] | None = None
 
     def __call__(self, bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
         from dispatcher.output.terminal import footer
 
         if self.instead is not None:
-            return self.instead(columns)
+            return self.instead(bars, columns)
         self._made = self._made or footer.Footer(self._hosts)
         return footer.drawn(self._made.lines(self._picture(), bars, columns), columns)
 

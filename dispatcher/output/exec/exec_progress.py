@@ -131,15 +131,13 @@ class ExecProgress(Sink):
                     self._done.add(node)
                     self._failed += _has_failed(outcome)
 
-    def lines(
-        self, columns: int, bars: Sequence[tuple[str, bytes]] = ()
-    ) -> list[tuple[bytes, int]]:
-        """The lines to draw: the hosts' ``bars`` and a line, no wider than ``columns``."""
+    def lines(self, bars: Sequence[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+        """The footer: the hosts' ``bars`` and a line, no wider than ``columns``."""
         with self._lock:
             if not self._reached:
                 return []
             line = self._line()
-        return _drawn(line, columns, bars)
+        return _drawn(line, bars, columns)
 
     def _line(self) -> Text:
         seconds = self._clock() - self._began
@@ -169,9 +167,7 @@ def _head(done: int, failed: int, total: int, part: float) -> Text:
     return line.append_text(bar(part))
 
 
-def _drawn(
-    line: Text, columns: int, bars: Sequence[tuple[str, bytes]] = ()
-) -> list[tuple[bytes, int]]:
+def _drawn(line: Text, bars: Sequence[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
     from dispatcher.output.terminal.footer import bar_lines, cut, drawn
 
     return drawn([cut(one, columns) for one in (*bar_lines(bars), line)], columns)
@@ -198,9 +194,9 @@ class CopyProgress(Sink):
             self._done += 1
             self._failed += _has_failed(entry.event.outcome)
 
-    def lines(self, columns: int) -> list[tuple[bytes, int]]:
+    def lines(self, bars: object, columns: int) -> list[tuple[bytes, int]]:
         """The footer: one line, no wider than ``columns``."""
-        return _drawn(self._line(self._clock()), columns)
+        return _drawn(self._line(self._clock()), (), columns)
 
     def _line(self, now: float) -> Text:
         sent = sum(one.bytes for one in self._copies)

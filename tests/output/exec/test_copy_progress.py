@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 def shown(progress: CopyProgress, columns: int = 100) -> str:
-    ((line, width),) = progress.lines(columns)
+    ((line, width),) = progress.lines([], columns)
     assert width <= columns
     return re.sub(r"\x1b\[[\d;]*m", "", line.decode()).strip()
 

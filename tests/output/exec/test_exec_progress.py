@@ -17,7 +17,7 @@ NAMES = ["n1", "n2", "n3"]
 
 
 def shown(progress: ExecProgress, columns: int = 100) -> str:
-    found = progress.lines(columns)
+    found = progress.lines([], columns)
     if not found:
         return ""
     ((line, width),) = found
@@ -58,10 +58,10 @@ def test_hosts_on_their_way() -> None:
 def test_the_bars_of_commands_are_above_it() -> None:
     progress = ExecProgress(["n1", "n2"], lambda: 0.0)
     bars = [("n1:", b"\x1b[32m3\x1b[0m of 9 \x1b[2J"), ("n2:", b"word " * 99)]
-    assert progress.lines(40, bars) == []
+    assert progress.lines(bars, 40) == []
     progress.event(Entry(1, 0.0, ev.NodeConnected(0, None, "local")))
     first, second, last = (
-        re.sub(r"\x1b\[[\d;]*m", "", line.decode()) for line, _ in progress.lines(40, bars)
+        re.sub(r"\x1b\[[\d;]*m", "", line.decode()) for line, _ in progress.lines(bars, 40)
     )
     assert (first, len(second)) == ("n1: 3 of 9 \\x1b[2J", 40)
     assert last.startswith("0 of 2 hosts")
