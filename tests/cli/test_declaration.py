@@ -195,8 +195,8 @@ SILENT = {
     "app", "apply", "error-dir", "events", "exclude", "failed-to", "fanout-tree", "for", "grep",
     "hostfile", "include", "iface", "keep", "local-rank-arg", "log", "log-dir", "metrics",
     "only-ranks", "output-dir", "profile", "progress-file", "progress-line", "rank",
-    "retry-failed", "rsh", "script", "shell", "site-checks", "ssh-config", "ssh-port", "step-line",
-    "sudo", "svg", "trace", "user", "xid-table",
+    "retry-failed", "rsh", "script", "shell", "since", "site-checks", "ssh-config", "ssh-port",
+    "step-line", "sudo", "svg", "trace", "user", "xid-table",
 }  # fmt: skip
 
 

@@ -280,10 +280,16 @@ Examples:
   dispatch logs k3f9x2 --rank 0
   # all output, then new output
   dispatch logs -f
+  # these lines of the last ten minutes
+  dispatch logs --grep 'loss|error' --since 10m
 
 Options:
   -f, --follow  Go on with new output, until the job ends.
   --rank N      Show only rank N, without labels.
+  --grep REGEX  Show only lines that match REGEX, a
+                regular expression.
+  --since TIME  Show only lines that came after TIME: 10m
+                (ago), 14:30 (the last), 2026-01-31T14:30.
 
 All options: dispatch logs --help"""
     )

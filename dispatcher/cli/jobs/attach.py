@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -219,11 +219,20 @@ class LogsOptions(Options):
         ("dispatch logs latest | less", "all ranks"),
         ("dispatch logs k3f9x2 --rank 0", "one rank, without labels"),
         ("dispatch logs -f", "all output, then new output"),
+        ("dispatch logs --grep 'loss|error' --since 10m", "these lines of the last ten minutes"),
     )
 
     job: str | None = argument()
     follow: bool = preset("-f", help="Go on with new output, until the job ends.")
     rank: str | None = preset(metavar="N", help="Show only rank N, without labels.")
+    grep: str | None = preset(
+        metavar="REGEX", help="Show only lines that match REGEX, a regular expression."
+    )
+    since: str | None = option(
+        metavar="TIME",
+        help="Show only lines that came after TIME: 10m (ago), 14:30 (the last), 2026-01-31T14:30. "
+        "Only a job with --log-merge keeps the times of its lines.",
+    )
 
 
 def logs(options: LogsOptions) -> int:
@@ -232,9 +241,11 @@ def logs(options: LogsOptions) -> int:
     only = None if options.rank is None else _rank(options.rank)
     if only is not None:
         found.check_rank(only)
-    shown = ShowOptions(quiet=True, label="rank" if only is None else "none")
-    watch = Watch(found, settings(shown, None))
-    watch.show(written(found, only))
+    label: Literal["rank", "none"] = "rank" if only is None else "none"
+    shown = settings(ShowOptions(quiet=True, label=label, grep=options.grep), None)
+    since = None if options.since is None else _since(options.since)
+    watch = Watch(found, shown)
+    watch.show(written(found, only, since))
     try:
         with closing(watch.screen):
             while options.follow and registry.find(found.run_id).state in GOES_ON:
@@ -253,6 +264,24 @@ def _rank(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 8):
         raise UsageError(f"--rank: not a rank: {text!r}", hint="--rank 0")
     return int(text)
+
+
+def _since(text: str) -> float:
+    """``--since`` in seconds since the epoch. Raises: UsageError."""
+    from datetime import datetime
+
+    from dispatcher.plan.job.request import parse_time
+
+    now = time.time()
+    day = "" if "-" in text else f"{datetime.now():%Y-%m-%d}T"
+    try:
+        if day and ":" not in text:
+            return now - parse_time(text, "--since")
+        when = datetime.fromisoformat(day + text.replace("Z", "+00:00")).timestamp()
+    except (UsageError, ValueError, OverflowError):
+        hint = "--since 10m, --since 14:30, --since 2026-01-31T14:30"
+        raise UsageError(f"--since: not a time: {text!r}", hint=hint) from None
+    return when - 86400 if day and when > now else when
 
 
 class RemoteProgress:
@@ -388,10 +417,11 @@ def _until_the_end(watch: Watch, call: JobConnection) -> dict[str, Any] | None:
     return None
 
 
-def written(job: registry.Job, only: int | None = None) -> LogReader:
-    """The reader of the output files of ``job``. only: the one rank to read.
+def written(job: registry.Job, only: int | None = None, since: float | None = None) -> LogReader:
+    """The reader of the output files of ``job``. only: the one rank to read; since: leave out
+    lines from before this time.
 
-    Raises: DispatchError if there are no files.
+    Raises: DispatchError if there are no files, or none with times.
     """
     if job.logs is None:
         raise NoLogFiles(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
@@ -399,7 +429,12 @@ def written(job: registry.Job, only: int | None = None) -> LogReader:
         raise registry.files_gone(job)
     merged = RunPaths(job.logs).merged
     if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
-        return MergedLogReader(merged, only)
+        return MergedLogReader(merged, only, since or 0.0)
+    if since is not None:
+        raise ConflictingOptions(
+            f"--since: job {job.run_id}: its files do not have the times of lines",
+            hint="a job with --log-merge keeps them",
+        )
     return RankLogReader(job.logs, only)
 
 

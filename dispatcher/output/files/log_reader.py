@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dispatcher.core.events.run_events import Sink
+from dispatcher.output.files.rank_logs import stamp
 from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
 _FILE = re.compile(rf"rank-{_RANK}([0-9]{{5,7}})\.(out|err)")
 _RESTART = re.compile(r"restart-([1-9][0-9]{0,5})")
-_LINE = re.compile(rb"[0-9TZ:.-]{27} " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) ")
+_LINE = re.compile(rb"([0-9TZ:.-]{27}) " + _RANK.encode() + rb"([0-9]{1,7}) (out|err) ([FPX]) ")
 _LEFT_OUT = re.compile(rb"\.\.\. ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes of rank [0-9.]+ left out")
 _STREAMS = {"out": 1, "err": 2, b"out": 1, b"err": 2}
 
@@ -221,11 +222,14 @@ class _Head(NamedTuple):
 
 
 class MergedLogReader:
-    """Reads the lines of ``merged.log``, in the order in which they came."""
+    """Reads the lines of ``merged.log``, in the order in which they came.
 
-    def __init__(self, path: Path, only: int | None = None) -> None:
+    since: leave out lines that came before this time (seconds since the epoch).
+    """
+
+    def __init__(self, path: Path, only: int | None = None, since: float = 0.0) -> None:
         self._file = RotatedReader(path)
-        self._only = only
+        self._only, self._since = only, stamp(since).encode()
         self._rest = b""
         self._head: _Head | None = None  # of the line that is being read
 
@@ -267,9 +271,9 @@ class MergedLogReader:
             sink.output(*head.key, data)
 
     def _read_head(self, match: re.Match[bytes]) -> _Head:
-        world, number, side, tag = match.groups()
+        when, world, number, side, tag = match.groups()
         rank = placement.number(int(world or 0), int(number))
-        if self._only not in (None, rank):
+        if self._only not in (None, rank) or when < self._since:
             return _Head()
         return _Head((rank, _STREAMS[side]), tag)
 

@@ -13,6 +13,7 @@ import pytest
 from dispatcher import cli
 from dispatcher.cli.jobs import attach as command
 from dispatcher.jobs import registry
+from dispatcher.output.files.rank_logs import stamp
 
 from ..conftest import OnRecord, full_disk
 
@@ -36,6 +37,8 @@ def files(tmp_path: Path) -> Path:
         (["--rank", "0"], "a\nb", ""),
         (["--rank", "1"], "c\n", "d\n"),
         (["-f"], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
+        (["--grep", "^[ad]$"], "[0] a\n", "[1] d\n"),
+        (["--grep", "b", "--rank", "0"], "b\n", ""),
     ],
 )
 def test_what_was_written(
@@ -45,6 +48,58 @@ def test_what_was_written(
     registry.conclude(on_record(logs=files), 3, [])
     assert cli.main(["logs", *words]) == 0
     assert capfd.readouterr() == (out, err)
+
+
+@pytest.mark.parametrize(
+    ("since", "lines"),
+    [
+        ("2h", ["old", "new"]),
+        ("600", ["new"]),
+        ("10m", ["new"]),
+        ("%H:%M", ["new"]),
+        ("%H:%M:%S", ["new"]),
+        ("%Y-%m-%d %H:%M", ["new"]),
+        ("%Y-%m-%dT%H:%M:%S+00:00", ["new"]),
+        ("%Y-%m-%dT%H:%MZ", ["new"]),
+        ("0s", []),
+        ("2001-01-01", ["old", "new"]),
+    ],
+)
+def test_lines_since_a_time(
+    on_record: OnRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    since: str, lines: list[str],
+) -> None:  # fmt: skip
+    """A text with % is the time ten minutes ago, between the two lines."""
+    now = time.time()
+    written = [(now - 3600, "old"), (now - 60, "new")]
+    text = "".join(f"{stamp(at)} 0 out F {line}\n{stamp(at)} 1 out F no\n" for at, line in written)
+    (tmp_path / "merged.log").write_text(text)
+    registry.conclude(on_record(logs=tmp_path), 0, [])
+    at = time.gmtime if since.endswith(("Z", "+00:00")) else time.localtime
+    assert cli.main(["logs", "--rank", "0", "--since", time.strftime(since, at(now - 600))]) == 0
+    assert capfd.readouterr() == ("".join(f"{line}\n" for line in lines), "")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--since", "1h"], "--since: job 20260131-142501-k3f9x2: its files do not have the times "
+         "of lines [conflicting-options]\n  hint: a job with --log-merge keeps them\n"),
+        (["--grep", "("], "--grep: missing ), unterminated subpattern at position 0: '(' "
+         "[bad-value]\n"),
+        *[
+            (["--since", text], f"--since: not a time: '{text}' [bad-value]\n"
+             "  hint: --since 10m, --since 14:30, --since 2026-01-31T14:30\n")
+            for text in ("", "x", "25:00", "2026-13-01", "1e9", "\u0663m", "9" * 400, "-1h")
+        ],
+    ],
+)  # fmt: skip
+def test_lines_that_cannot_be_chosen(
+    on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    registry.conclude(on_record(logs=files), 0, [])
+    assert cli.main(["logs", *words]) == 2
+    assert capfd.readouterr() == ("", f"error: {said}")
 
 
 def test_a_full_disk(on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str]) -> None:
