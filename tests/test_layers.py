@@ -43,7 +43,7 @@ MAY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: most entries in a folder of the house, and in the house itself; most modules in all
-MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 313
+MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 314
 
 #: room -> most lines, those of its comments and docstrings included. A commit that needs more takes
 #: them from another room here, or says in one sentence beside the number why the whole grows
@@ -51,8 +51,8 @@ MOST_LINES = {
     # the whole grew by 2,400 for endings as machines bring them, lines that people type to other
     # tools, and what NCCL and GPUs say; one machine in remote takes what arrives of put and of get
     "model": 2_750, "remote": 10_860, "comm": 2_950, "plan": 5_070, "checks": 3_350,
-    "bootstrap": 920, "core": 7_150, "transport": 8_600, "transfer": 2_020, "output": 7_500,
-    "jobs": 1_030, "runner": 4_110, "api": 2_370, "cli": 11_050,
+    "bootstrap": 920, "core": 7_150, "transport": 8_550, "transfer": 2_020, "output": 7_500,
+    "jobs": 1_030, "runner": 4_110, "api": 2_370, "cli": 11_100,
     "scripts": 9_170, "tests": 104_000,
 }  # fmt: skip
 

@@ -194,7 +194,7 @@ def test_help_says_what_a_value_is(name: str) -> None:
 SILENT = {
     "app", "apply", "error-dir", "events", "exclude", "failed-to", "fanout-tree", "for", "grep",
     "hostfile", "include", "iface", "keep", "local-rank-arg", "log", "log-dir", "metrics",
-    "only-ranks", "output-dir", "profile", "progress-file", "progress-line", "rank",
+    "on-end", "only-ranks", "output-dir", "profile", "progress-file", "progress-line", "rank",
     "retry-failed", "rsh", "script", "shell", "since", "site-checks", "ssh-config", "ssh-port",
     "step-line", "sudo", "svg", "trace", "user", "xid-table",
 }  # fmt: skip

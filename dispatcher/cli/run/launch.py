@@ -9,6 +9,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
@@ -236,8 +237,14 @@ def _run(
             )
         )
     session.add(screen, record)
+    on_end = None
+    if options.on_end:
+        from dispatcher.cli.run.on_end import OnEnd
 
-    with record, trace, reach:
+        on_end = OnEnd(options.on_end, plan, paths, session.error_of, heard)
+        session.add(on_end)
+
+    with on_end or nullcontext(), record, trace, reach:
         record.answer()
         verdict = decision.verdict
         if folder is not None and verdict is None:
@@ -254,9 +261,11 @@ def _run(
         run_sinks.close_panel(
             verdict_lines, code, len(plan.nodes), report.world_size, report.seconds
         )
-        return code
-    for line in verdict_lines:
-        say(line)
+    else:
+        for line in verdict_lines:
+            say(line)
+    if on_end is not None:
+        on_end.end(code, report)
     return code
 
 

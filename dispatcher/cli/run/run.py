@@ -382,6 +382,13 @@ class RunOptions(
         metavar="FILE",
         help="Write the times of all phases to FILE at the end, for ui.perfetto.dev.",
     )
+    on_end: str | None = option(
+        metavar="COMMAND",
+        help="Run COMMAND on this machine when the job ends, hangs, or restarts after a failure. "
+        "/bin/sh runs it, for 30 seconds at most. DISPATCH_EVENT is end, hang or restart; "
+        "DISPATCH_VERDICT, DISPATCH_EXIT_CODE, DISPATCH_JOB, DISPATCH_PROGRAM and DISPATCH_LOG_DIR "
+        "describe it, and standard input is the report as JSON.",
+    )
     dry_run: bool = preset(help="Print the plan, and touch no host.")
     as_json: bool = preset(
         "--json", help="Print the plan as JSON, with --dry-run. Secrets are hidden."
