@@ -160,7 +160,7 @@ def _run(
 
     def heard(line: str) -> None:
         if not output.quiet:
-            screen.say(line)
+            show(line)
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
     reach = LoginTransports(
@@ -202,6 +202,7 @@ def _run(
         on_full=lambda: unwritten.append(True),
         files_keep_all=run_sinks.files_keep_all(output, paths),
     )  # fmt: skip
+    show = screen.say
     session.add(*monitoring.sinks)
     if paths is not None:
         session.add(*open_files(
@@ -252,6 +253,7 @@ def _run(
         # ignore a second Ctrl-C while the result is printed, so that no traceback appears
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = session.run(HANDLED, verdict)
+    show = say  # the screen is closed
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
     record.conclude(report.exit_code, report.verdict, report.may_run_on)

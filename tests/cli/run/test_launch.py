@@ -210,7 +210,11 @@ def test_a_check_s_notes(
 
 @pytest.mark.parametrize(
     ("words", "code", "panel"),
-    [(["--no-python", "true"], 0, False), (FAIL, 3, True), (["-q", *FAIL], 3, False)],
+    [
+        (["--no-python", "true"], 0, False),
+        (["--on-end", "exit 1", *FAIL], 3, True),
+        (["-q", *FAIL], 3, False),
+    ],
 )
 def test_the_verdict_below_the_lines(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, panel: bool
@@ -221,6 +225,7 @@ def test_the_verdict_below_the_lines(
     terminal.leave()
     assert ("1 rank on 1 host" in terminal.plain) is panel
     assert ("error: rank 0" in terminal.plain) is (code != 0)
+    assert ("note: --on-end (end): exit code 1" in terminal.plain) is ("--on-end" in words)
 
 
 #: says a line, then waits for the file "go", at most a minute
