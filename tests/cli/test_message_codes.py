@@ -262,7 +262,7 @@ RUNS: dict[str, tuple[dict[str, Callable[[Agent, Order], None]], dict[str, Any]]
     "rank-failed": (started(lambda agent: agent.exits(0, 3)), {}),
     "rank-killed": (started(lambda agent: agent.exits(0, -9)), {}),
     "mpi-aborted": (
-        started(lambda agent: agent.report("pmi_abort", rank=0, code=7, text="why")), {}
+        started(lambda agent: agent.report("pmi.aborted", rank=0, code=7, text="why")), {}
     ),
     "mpi-left-early": (_left_mpi(), {}),
     "program-not-found": (_cannot(2), {}),
