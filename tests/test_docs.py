@@ -62,10 +62,10 @@ def test_every_page_of_the_design_is_listed() -> None:
 
 
 def test_each_walk_enters_a_room_once() -> None:
-    told = README.partition("## Three walks")[2].replace("|---|---|---|\n", "")
-    walks = re.findall(r"(?:^\| .* \|\n)+", told, re.M)
-    assert len(walks) == 3
+    text = README.partition("## Walks")[2].replace("|---|---|---|\n", "")
+    walks = re.findall(r"^\| room \|.*\n(?:\| .* \|\n)+", text, re.M)
+    assert len(walks) == 5
     for walk in walks:
         entered = re.findall(r"^\| (\w+) \| `(\w+)/", walk, re.M)
         assert [said for said, _ in entered] == [room for _, room in entered]
-        assert len({said for said, _ in entered}) == len(entered) >= 4
+        assert len({said for said, _ in entered}) == len(entered) >= 3
