@@ -218,7 +218,7 @@ def started(then: Callable[[Agent], None]) -> dict[str, Callable[[Agent, Order],
 def _cannot(number: int) -> dict[str, Callable[[Agent, Order], None]]:
     def start(agent: Agent, order: Order) -> None:
         for rank, *_ in order["ranks"]:
-            agent.report("failed", rank=rank, errno=number, step="exec", what="prog")
+            agent.report("rank.failed_to_start", rank=rank, errno=number, step="exec", what="prog")
 
     return {"start_ranks": start}
 
@@ -234,12 +234,12 @@ def _left_mpi() -> dict[str, Callable[[Agent, Order], None]]:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         first = 2 * agent.number
-        agent.report("mpi", library="/a/libmpi.so.12", served="PMI-1", rank=first)
+        agent.report("mpi.found", library="/a/libmpi.so.12", served="PMI-1", rank=first)
         if agent.number == 0:
             agent.exits(0, mpi="inside")
 
     def inside(agent: Agent, order: Order) -> None:
-        agent.report("mpi_inside", inside=sorted(agent.living), over=[])
+        agent.report("mpi.inside", ranks=sorted(agent.living), over=[])
 
     return {"start_ranks": start, "query_inside": inside}
 
@@ -248,13 +248,15 @@ def _idle(agent: Agent, order: Order) -> None:
     """It lives, and its ranks do nothing."""
     ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in sorted(agent.living)]
     if agent.beat():
-        agent.report("sample", at=time.monotonic(), ranks=ranks, gpus=[], late=False)
+        agent.report("node.sampled", at=time.monotonic(), ranks=ranks, gpus=[], late=False)
 
 
 def _where(agent: Agent, order: Order) -> None:
     if "stacks" in order:
         ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
-        agent.report("stacks", number=1, ranks=ranks, flights=[], recorders=[], natives=[], ras=b"")
+        agent.report(
+            "node.stacks", number=1, ranks=ranks, flights=[], recorders=[], natives=[], ras=b""
+        )
 
 
 #: code -> what the played agents do otherwise than usual, and fields of the request
