@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dispatcher.core.events import codec, monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Failed, HostDone, NotCopied, NotStarted
-from dispatcher.core.events.run_events import Entry, Event
+from dispatcher.core.events.run_events import Entry, Event, types_of
 from dispatcher.core.events.verdicts import Rejected
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, fields_of
@@ -54,7 +54,7 @@ def any_of(wanted: Any) -> st.SearchStrategy[Any]:
     if issubclass(wanted, enum.Enum):
         return st.sampled_from(wanted)
     assert issubclass(wanted, Value), wanted
-    hints = codec.types_of(wanted)
+    hints = types_of(wanted)
     fields = {field.name: any_of(hints[field.name]) for field in dataclasses.fields(wanted)}
     return st.builds(wanted, **fields)
 

@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import trees
 from cases import cases
@@ -17,7 +18,7 @@ from dispatcher.plan.job.binding import Topology
 from dispatcher.runner.run import reports
 
 REMOTE = Path(dispatcher.remote.__path__[0])
-CLASSES = {cls.name: cls for cls in reports.REPORTS}
+CLASSES: dict[str, Any] = {cls.name: cls for cls in reports.REPORTS}
 
 #: a report whose fields are put together in several places -> those that are not read here
 ELSEWHERE = {

@@ -263,6 +263,7 @@ class TestSpawn:
     def test_its_abort_is_the_job_s(self, running: AttemptMachine) -> None:
         spawn(running)
         running.handle(mpi_events.PmiAborted(0, number(1, 0), 9, ""), 1.0)
+        assert running.cause is not None
         assert running.cause.exit_code == 9
 
     def test_its_fences_are_its_own(self, running: AttemptMachine) -> None:
