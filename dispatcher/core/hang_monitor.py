@@ -88,11 +88,10 @@ class HangMonitor:
         self._wake(now)
         if isinstance(event, ev.NodeReady):
             self._addresses[event.node] = event.facts.addresses
-        attempt = getattr(event, "attempt", self._attempt)
-        if attempt != self._attempt:
-            if attempt < self._attempt or not isinstance(event, ev.RankSpawned):
+        if isinstance(event, ev.OfAttempt) and event.attempt != self._attempt:
+            if event.attempt < self._attempt or not isinstance(event, ev.RankSpawned):
                 return []
-            self._begin(attempt, now)
+            self._begin(event.attempt, now)
         match event:
             case ev.RankSpawned(node, rank, pid):
                 self._living[rank], self._pids[rank] = node, pid
