@@ -26,7 +26,7 @@ FIRST_PAUSE = 0.1
 
 
 @value
-class Attempt(Value):
+class ConnectAttempt(Value):
     """A connection to make: its ``number``, from 1 on, and its deadline ``until``."""
 
     number: int
@@ -45,7 +45,7 @@ class ConnectPolicy:
         self._random = random
         self._window = float(most)
         self._connecting: set[int] = set()
-        self._attempts: dict[int, Attempt] = {}  # host -> its latest
+        self._attempts: dict[int, ConnectAttempt] = {}  # host -> its latest
         self._dropped: dict[int, Failure] = {}  # host -> why it came to another attempt
 
     @property
@@ -57,10 +57,10 @@ class ConnectPolicy:
         """Whether an attempt to connect to ``host`` was ever made."""
         return host in self._attempts
 
-    def begin(self, host: int, now: float) -> Attempt:
+    def begin(self, host: int, now: float) -> ConnectAttempt:
         """Begin the next attempt at ``host``, which takes room in the window from now on."""
-        last = self._attempts.get(host, Attempt(0, now + self._seconds))
-        self._attempts[host] = attempt = Attempt(last.number + 1, last.until)
+        last = self._attempts.get(host, ConnectAttempt(0, now + self._seconds))
+        self._attempts[host] = attempt = ConnectAttempt(last.number + 1, last.until)
         self._connecting.add(host)
         return attempt
 
@@ -94,6 +94,6 @@ class ConnectPolicy:
     def extend(self, seconds: float) -> None:
         """Give all hosts ``seconds`` more, in which none could connect: the user was typing."""
         self._attempts = {
-            host: Attempt(attempt.number, attempt.until + seconds)
+            host: ConnectAttempt(attempt.number, attempt.until + seconds)
             for host, attempt in self._attempts.items()
         }

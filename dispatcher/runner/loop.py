@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from dispatcher.core.connect import Attempt, ConnectPolicy
+from dispatcher.core.connect import ConnectAttempt, ConnectPolicy
 from dispatcher.core.events.run_events import TICK, Entry, Event, SignalReceived, Sink
 from dispatcher.model.failure import Failure
 
@@ -266,7 +266,7 @@ class ConnectGate:
         self._policy = ConnectPolicy(most, seconds, chance)
         self._room = threading.Condition()
 
-    def enter(self, host: int) -> Attempt:
+    def enter(self, host: int) -> ConnectAttempt:
         """Wait for room; the attempt to make then."""
         with self._room:
             self._room.wait_for(lambda: self._policy.can_begin)

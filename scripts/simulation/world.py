@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 from dispatcher.api import find_processes, run_session
-from dispatcher.core.connect import Attempt, ConnectPolicy
+from dispatcher.core.connect import ConnectAttempt, ConnectPolicy
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import TICK, Entry
@@ -236,7 +236,7 @@ class HostTurns(host_thread.HostThread):
 
     def join(self, timeout: float | None = None) -> None: ...
 
-    def connect(self, attempt: Attempt) -> None:
+    def connect(self, attempt: ConnectAttempt) -> None:
         """Its turn to connect has come."""
         if self._stopping:
             self._end(None)

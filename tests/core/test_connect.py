@@ -7,7 +7,7 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.connect import Attempt, ConnectPolicy
+from dispatcher.core.connect import ConnectAttempt, ConnectPolicy
 from dispatcher.model.failure import Failure, Kind
 
 DROPPED = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
@@ -64,7 +64,7 @@ def test_the_window(most: int, course: str, left: int) -> None:
 def test_the_pauses(chance: float, pauses: list[float]) -> None:
     policy, now = ConnectPolicy(4, 60.0, lambda: chance), 7.0
     for number, pause in enumerate(pauses, 1):
-        assert policy.begin(0, now) == Attempt(number, 67.0)  # C-4: the first one counts
+        assert policy.begin(0, now) == ConnectAttempt(number, 67.0)  # C-4: the first one counts
         assert policy.failed(0, DROPPED, now) == pytest.approx(pause)
         now += pause
 
@@ -96,7 +96,7 @@ def test_time_in_which_the_user_typed_is_no_hosts() -> None:
     policy.begin(0, 0.0)
     policy.extend(30.0)
     assert policy.failed(0, DROPPED, 35.0) is not DROPPED
-    assert policy.begin(0, 36.0) == Attempt(2, 40.0)
+    assert policy.begin(0, 36.0) == ConnectAttempt(2, 40.0)
 
 
 @given(
