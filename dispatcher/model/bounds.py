@@ -117,7 +117,7 @@ def _is_numeric(address: str) -> bool:
     return True
 
 
-Own = Annotated[int, own_rank]
+OwnRank = Annotated[int, own_rank]
 Pid = Annotated[int, between(1, 1 << 32)]
 Count = Annotated[int, between(0, 1 << 32)]
 Size = Annotated[int, between(0, 1 << 62)]

@@ -30,7 +30,7 @@ class RankSample(Value):
     seconds since it wrote anything, or started; None in older journals.
     """
 
-    rank: bounds.Own
+    rank: bounds.OwnRank
     state: bounds.Letter
     cpu: bounds.Figure
     rss: bounds.Size
@@ -149,7 +149,7 @@ class RankStack(Value):
     pid: the process, on its host. state: the letter of proc(5).
     """
 
-    rank: bounds.Own
+    rank: bounds.OwnRank
     pid: bounds.Count
     state: bounds.State
     how: Annotated[str, bounds.one_of(*HOW)]
@@ -160,7 +160,7 @@ class RankStack(Value):
 class RankText(Value):
     """Raw text about a rank, cut."""
 
-    rank: bounds.Own
+    rank: bounds.OwnRank
     text: bounds.Dump
 
 
@@ -171,7 +171,7 @@ class Flight(Value):
     The bytes are a pickle: dispatch stores them and never reads them.
     """
 
-    rank: bounds.Own
+    rank: bounds.OwnRank
     path: bounds.Text
     size: bounds.Size
     data: bounds.Dump

@@ -32,7 +32,7 @@ class PmiAborted(OfAttempt):
     """The rank called MPI_Abort with ``code``; ``text`` is its reason; error: its error file."""
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     code: Annotated[int, bounds.between(0, 255)]
     text: bounds.Text
     error: Annotated[ErrorFile | None, bounds.made(read_error_file, bounds.error_file)] = None
@@ -47,7 +47,7 @@ class PmiAsked(OfAttempt):
     """
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     verb: Annotated[str, bounds.one_of("publish", "lookup", "unpublish")]
     service: Annotated[bytes, bounds.raw(bounds.TEXT_LIMIT, without=b"\n")]
     port: Annotated[bytes, bounds.raw(bounds.VALUE_LIMIT)]
@@ -79,7 +79,7 @@ class PmiSpawnAsked(OfAttempt):
     """
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     segments: tuple[Segment, ...]
     preput: tuple[tuple[bounds.Bytes, bounds.Bytes], ...] = ()
     ask: bounds.Size = 0
@@ -124,8 +124,8 @@ class PmiWaiting(OfAttempt):
     """
 
     node: int
-    never: tuple[bounds.Own, ...]
-    absent: tuple[bounds.Own, ...]
+    never: tuple[bounds.OwnRank, ...]
+    absent: tuple[bounds.OwnRank, ...]
     seconds: bounds.Seconds
     some: bool = False
 
@@ -135,8 +135,8 @@ class MpiInside(OfAttempt):
     """The ``ranks`` of the node that are inside MPI; over: those that have finalized it."""
 
     node: int
-    ranks: tuple[bounds.Own, ...] = ()
-    over: tuple[bounds.Own, ...] = ()
+    ranks: tuple[bounds.OwnRank, ...] = ()
+    over: tuple[bounds.OwnRank, ...] = ()
 
     GONE = ("inside", "versions")
 
@@ -151,7 +151,7 @@ class MpiFound(OfAttempt):
     node: int
     library: bounds.Text
     served: bounds.Text
-    rank: bounds.Own = 0
+    rank: bounds.OwnRank = 0
 
     GONE = ("size",)
 

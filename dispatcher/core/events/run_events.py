@@ -177,7 +177,7 @@ class RankSpawned(OfAttempt):
     """The rank's program is running as process ``pid`` of its host."""
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     pid: bounds.Pid
 
 
@@ -201,7 +201,7 @@ class RankFailedToStart(OfAttempt):
     """The rank's program could not be executed; ``errno`` as execve(2) gave it."""
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     errno: Annotated[int, bounds.between(0, 4095)]
     step: bounds.Text
     what: bounds.Text
@@ -217,7 +217,7 @@ class RankExited(OfAttempt):
     """
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     status: Annotated[int, bounds.between(-64, 255)]
     error: Annotated[ErrorFile | None, bounds.made(read_error_file, bounds.error_file)] = None
     hint: bounds.Text = ""
@@ -229,7 +229,7 @@ class RankLeaked(OfAttempt):
     """The rank ended but another process held its output open; the pipes were cut."""
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
 
 
 @value
@@ -248,7 +248,7 @@ class InputClosed(OfAttempt):
     """The rank reads no more of the input, though there may be more; it has ``taken`` bytes."""
 
     node: int
-    rank: bounds.Own
+    rank: bounds.OwnRank
     taken: bounds.Size
 
 

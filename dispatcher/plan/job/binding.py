@@ -48,7 +48,7 @@ MOST_CPUS = 1 << 13
 #: name or UUID, NUMA node or -1, the PCI addresses on the way to it, host bridge first
 Device = tuple[str, int, str]
 #: the GPUs of each rank; more than one where there are more than ranks
-Own = tuple[tuple[Device, ...], ...]
+GpusByRank = tuple[tuple[Device, ...], ...]
 
 
 @value
@@ -159,7 +159,7 @@ def count(what: str, there: Topology | None) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _chosen(
-    target: BindTo, there: Topology, own: Own, mapping: MapBy, slots: tuple[str, ...]
+    target: BindTo, there: Topology, own: GpusByRank, mapping: MapBy, slots: tuple[str, ...]
 ) -> tuple[Binding, ...]:
     """``bindings`` for ranks with these GPUs; cached, because most hosts of a cluster are equal."""
     chosen = [Binding(why="not asked") for _ in own]
@@ -178,7 +178,7 @@ def _chosen(
     )
 
 
-def _own_gpus(policy: str, node: NodePlan, gpus: int, there: Topology) -> Own:
+def _own_gpus(policy: str, node: NodePlan, gpus: int, there: Topology) -> GpusByRank:
     """The GPUs of each rank, its own first: none if one is not known."""
     found: list[tuple[Device, ...]] = []
     for local in range(len(node.ranks)):
@@ -219,7 +219,7 @@ def near(nics: Sequence[Device], gpu: Device | None = None) -> tuple[str, ...]:
 class _Chooser:
     """own: the GPUs of each rank."""
 
-    def __init__(self, there: Topology, own: Own) -> None:
+    def __init__(self, there: Topology, own: GpusByRank) -> None:
         allowed = cpu_set(there.allowed)
         nodes = there.nodes or ((0, there.allowed),)
         cpus = {number: cpu_set(text) & allowed for number, text in nodes}

@@ -23,7 +23,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.model.bounds import BODY_LIMIT, LIST_LIMIT, Bound, Own, Pid, at_most, own_rank
+from dispatcher.model.bounds import BODY_LIMIT, LIST_LIMIT, Bound, OwnRank, Pid, at_most, own_rank
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import size
 from dispatcher.remote.protocol.packing import PackError, unpack
@@ -46,7 +46,7 @@ _CLASSES = {cls.name: cls for cls in REPORTS}
 class Spawned(Value):
     """One report for all ranks that were started together: (rank, process id)."""
 
-    pids: tuple[tuple[Own, Pid], ...]
+    pids: tuple[tuple[OwnRank, Pid], ...]
 
 
 class ReportError(ValueError):
@@ -90,7 +90,7 @@ def fields_of(cls: Any) -> tuple[dict[str, Bound], frozenset[str]]:
     """
     types = ev.types_of(cls, bounded=True)
     fields = [n for n in cls._defaults if n not in ("node", "attempt") or types[n] is not int]
-    needed = frozenset(n for n in fields if n in cls._required or types[n] == Own)
+    needed = frozenset(n for n in fields if n in cls._required or types[n] == OwnRank)
     return {name: reader(types[name]) for name in fields}, needed
 
 
