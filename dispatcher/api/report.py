@@ -22,7 +22,7 @@ from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, fields_of, value
 from dispatcher.model.names import clock
-from dispatcher.model.paths import create, write_all
+from dispatcher.model.paths import create_file, write_all
 from dispatcher.output.run_state import RunState
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.story import signal_name
@@ -434,7 +434,7 @@ MOST_INDENTED = 1000
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write ``value`` to the new file ``path``, mode 0600, or leave none. Raises: OSError."""
-    fd = create(path)
+    fd = create_file(path)
     try:
         for piece in _indented(value):
             write_all(fd, piece.encode())

@@ -146,9 +146,9 @@ def not_shown(error: OSError) -> int:
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
     if isinstance(error, BrokenPipeError):
         return 128 + 13
-    from dispatcher.model.paths import unwritten
+    from dispatcher.model.paths import stream_error
 
-    say(f"error: {unwritten(error)}")
+    say(f"error: {stream_error(error)}")
     return 1
 
 

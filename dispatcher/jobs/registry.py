@@ -27,9 +27,9 @@ from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
 from dispatcher.model.paths import (
     RunPaths,
-    beside,
     is_run_id,
-    private,
+    open_owned,
+    private_folder,
     replace_file,
     state_folder,
     write_new,
@@ -169,8 +169,8 @@ def enroll(
 
     Raises: UsageError, OSError.
     """
-    private(state_folder())
-    base = private(state_folder() / "jobs")
+    private_folder(state_folder())
+    base = private_folder(state_folder() / "jobs")
     _forget(base)
     folder = base / run_id
     folder.mkdir(mode=0o700)
@@ -258,7 +258,7 @@ def jobs() -> list[Job]:
         names = sorted(name for name in os.listdir(base) if is_run_id(name))
     except OSError:
         return []
-    private(base)
+    private_folder(base)
     found = [job for name in names if (job := _read(base / name)) is not None]
     found.sort(key=lambda job: job.began)  # ids of one second are in no order
     for job in found:
@@ -378,7 +378,7 @@ def _text(text: str) -> str:
 
 def _last_line(path: Path) -> str:
     try:
-        with open(beside(path), "rb") as file:
+        with open(open_owned(path), "rb") as file:
             return file.read(LARGEST).decode("utf-8", "replace").strip().rpartition("\n")[2]
     except OSError:
         return ""

@@ -192,7 +192,7 @@ def make_folders(path: str | Path, mode: int = 0o775) -> None:
             raise
 
 
-def private(folder: Path) -> Path:
+def private_folder(folder: Path) -> Path:
     """``folder``, made with mode 0700 where it is missing.
 
     Raises: UsageError if it cannot be made, or belongs to others or is open to them.
@@ -209,7 +209,7 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def create(path: str | Path, mode: int = 0o600) -> int:
+def create_file(path: str | Path, mode: int = 0o600) -> int:
     """A descriptor of the new file ``path``. An existing file is never touched.
 
     Raises: OSError, also when something of that name exists, be it a link.
@@ -218,7 +218,7 @@ def create(path: str | Path, mode: int = 0o600) -> int:
     return os.open(path, flags, mode)
 
 
-def anew(path: str, mode: int = 0o600) -> int:
+def open_anew(path: str, mode: int = 0o600) -> int:
     """A descriptor of the file ``path``, which the user has named: emptied, or made with ``mode``.
 
     Where another user may write, it is neither a file that they have put there nor one that a link
@@ -248,7 +248,7 @@ def is_ours(folder: str | Path) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & stat.S_IWOTH
 
 
-def regular(path: str | Path, flags: int = 0) -> int:
+def open_regular(path: str | Path, flags: int = 0) -> int:
     """A descriptor to read the file ``path``; opening it does not wait for a pipe's writer.
 
     Raises: OSError, also if it is not a regular file.
@@ -260,12 +260,12 @@ def regular(path: str | Path, flags: int = 0) -> int:
     raise OSError(errno.EINVAL, "Not a regular file")
 
 
-def beside(path: str | Path) -> int:
+def open_owned(path: str | Path) -> int:
     """A descriptor to read the file ``path``, which the owner of its folder must have put in it.
 
     Raises: OSError, also for a link, another user's file, or anything but a regular file.
     """
-    fd = regular(path, os.O_NOFOLLOW)
+    fd = open_regular(path, os.O_NOFOLLOW)
     found = os.fstat(fd)
     owner, us = os.stat(os.path.dirname(path) or ".").st_uid, os.geteuid()
     is_named_once = found.st_nlink == 1 or owner == us  # a hard link may lead to our own file
@@ -277,7 +277,7 @@ def beside(path: str | Path) -> int:
 
 def write_new(path: Path, data: bytes) -> None:
     """Make the new file ``path``, as ``create`` does, of ``data``. Raises: OSError."""
-    fd = create(path)
+    fd = create_file(path)
     try:
         write_all(fd, data)
     finally:
@@ -290,7 +290,7 @@ def replace_file(path: str | Path, data: bytes, mode: int = 0o600) -> None:
     Raises: OSError; nothing is left behind then, as a full disk has less room with each that is.
     """
     beside = f"{path}.{os.urandom(6).hex()}.new"
-    fd = create(beside, mode)
+    fd = create_file(beside, mode)
     try:
         try:
             write_all(fd, data)
@@ -333,7 +333,7 @@ def await_room(fd: int) -> None:
     room.poll()
 
 
-def unwritten(error: OSError, stream: int = 1) -> str:
+def stream_error(error: OSError, stream: int = 1) -> str:
     """The error of standard output (``stream`` 1) or standard error, as a text for the user."""
     return f"standard {'output' if stream == 1 else 'error'}: {reason(error)}"
 

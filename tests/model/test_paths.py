@@ -18,12 +18,12 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import (
     RunPaths,
-    anew,
     fill,
     groups,
     is_run_id,
     new_run_id,
-    private,
+    open_anew,
+    private_folder,
     replace_file,
     state_folder,
     write_all,
@@ -184,7 +184,7 @@ def test_where_state_is_kept(
 @pytest.mark.usefixtures("open_mask")
 def test_a_private_folder_is_made_and_used_again(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    assert private(folder) == private(folder) == folder
+    assert private_folder(folder) == private_folder(folder) == folder
     assert mode(folder) == 0o700
 
 
@@ -198,10 +198,10 @@ def test_a_folder_that_others_may_write_to_is_not_private(
     folder.mkdir()
     folder.chmod(rights)
     if not refused:
-        assert private(folder) == folder
+        assert private_folder(folder) == folder
         return
     with pytest.raises(UsageError, match="others may write to it") as caught:
-        private(folder)
+        private_folder(folder)
     assert caught.value.hint == f"chmod 700 {folder}"
 
 
@@ -213,10 +213,10 @@ def test_what_is_no_folder_of_ours_is_not_private(
     (tmp_path / "file").write_text("")
     for name, why in (("link", "is not your own folder"), ("file", "file exists")):
         with pytest.raises(UsageError, match=why):
-            private(tmp_path / name)
+            private_folder(tmp_path / name)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(UsageError, match="is not your own folder"):
-        private(tmp_path / "real")
+        private_folder(tmp_path / "real")
 
 
 @pytest.mark.usefixtures("open_mask")
@@ -270,16 +270,16 @@ def open_to_all(folder: Path) -> Path:
 def test_a_file_that_is_named_is_made_or_emptied(tmp_path: Path) -> None:
     path = open_to_all(tmp_path / "open") / "f"
     for text in (b"first", b"2nd"):
-        fd = anew(str(path))
+        fd = open_anew(str(path))
         os.write(fd, text)
         os.close(fd)
         assert path.read_bytes() == text
     assert path.stat().st_mode & 0o777 == 0o600
     link = tmp_path / "link"  # where not everybody may write it is the user's own, or meant so
     link.symlink_to(path)
-    os.close(anew(str(link)))
+    os.close(open_anew(str(link)))
     assert path.read_bytes() == b""
-    os.close(anew("/dev/null"))
+    os.close(open_anew("/dev/null"))
 
 
 def test_what_others_have_put_where_everybody_may_write_is_not_written_to(
@@ -290,19 +290,19 @@ def test_what_others_have_put_where_everybody_may_write_is_not_written_to(
     own.write_bytes(b"kept")
     (folder / "link").symlink_to(own)
     with pytest.raises(OSError, match="Too many levels"):
-        anew(str(folder / "link"))
+        open_anew(str(folder / "link"))
     about = SimpleNamespace(st_uid=777, st_mode=own.stat().st_mode)
     with monkeypatch.context() as theirs:
         theirs.setattr(os, "geteuid", lambda: 12345)
         theirs.setattr(os, "fstat", lambda fd: about)
         with pytest.raises(PermissionError, match="another user's"):
-            anew(str(own))
+            open_anew(str(own))
         assert own.stat().st_size == 4
         assert open_files() == before
     with monkeypatch.context() as theirs:
         theirs.setattr(os, "fstat", lambda fd: about)
         folder.chmod(0o770)  # a group that works together
-        os.close(anew(str(own)))
+        os.close(open_anew(str(own)))
         assert own.stat().st_size == 0
 
 
@@ -311,10 +311,10 @@ def test_what_is_looked_for_is_a_file_or_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "file").write_text("text")
     for place in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
-        for opened in (paths.regular, paths.beside):
+        for opened in (paths.open_regular, paths.open_owned):
             with pytest.raises(OSError, match="Not a regular file"):
                 opened(place)
-    with open(paths.regular(tmp_path / "file")) as file:
+    with open(paths.open_regular(tmp_path / "file")) as file:
         assert file.read() == "text"
 
 
@@ -323,7 +323,7 @@ def test_all_is_written_however_little_is_taken_at_once(
 ) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
-    fd = paths.create(tmp_path / "new")
+    fd = paths.create_file(tmp_path / "new")
     write_all(fd, b"0123456789")
     write_all(fd, b"")
     os.close(fd)

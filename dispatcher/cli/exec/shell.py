@@ -54,7 +54,7 @@ from dispatcher.cli.options.host_options import (
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
-from dispatcher.model.paths import private, state_folder
+from dispatcher.model.paths import private_folder, state_folder
 from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
 from dispatcher.remote.protocol.frames import STDOUT
@@ -356,7 +356,7 @@ def edited(words: Callable[[], list[str]]) -> Iterator[Callable[[], None]]:
     except ImportError:  # a Python that was built without it
         yield lambda: None
         return
-    history = private(state_folder()) / "shell_history"
+    history = private_folder(state_folder()) / "shell_history"
     with contextlib.suppress(OSError):
         readline.read_history_file(history)
     readline.set_history_length(MOST_LINES)

@@ -24,7 +24,7 @@ from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions, DispatchError, LauncherKilled, UsageError
-from dispatcher.model.paths import RunPaths, private, state_folder
+from dispatcher.model.paths import RunPaths, private_folder, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
 #: bytes of the launcher's own output that the foreground shows when the start fails
@@ -38,7 +38,7 @@ def detach(
 ) -> int:
     """Run the plan in the background; the exit code of its start. Raises: UsageError."""
     check(options)
-    log_dir = options.log_dir or str(private(state_folder()))
+    log_dir = options.log_dir or str(private_folder(state_folder()))
     # the ranks' output is in the files; the launcher's own log needs no copy of it
     quiet = replace(options, log_dir=log_dir, only_ranks="none")
     output = settings(quiet, None if plan.is_open else plan.world_size)

@@ -17,7 +17,7 @@ from dispatcher.core.events.run_events import TICK, Event, Sink
 from dispatcher.model.errors import DispatchError, FileUnusable, reason
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import fold_numbers
-from dispatcher.model.paths import anew, write_all
+from dispatcher.model.paths import open_anew, write_all
 from dispatcher.output.terminal.screen import (
     PARTIAL,
     STATE,
@@ -334,7 +334,7 @@ class TraceFile:
         if path is None:
             return
         try:
-            self._file = open(anew(path), "w")  # noqa: SIM115
+            self._file = open(open_anew(path), "w")  # noqa: SIM115
             if paths is None:
                 self._keep_journal()
         except OSError as error:

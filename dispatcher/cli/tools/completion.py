@@ -31,7 +31,7 @@ from dispatcher.cli.entry import load
 from dispatcher.cli.help import PURPOSES
 from dispatcher.cli.options.declaration import Options, argument
 from dispatcher.cli.options.spelling import bare_of
-from dispatcher.model.paths import regular
+from dispatcher.model.paths import open_regular
 
 #: signs that a shell would interpret: a name with one, which a folder's file may have, is not
 #: offered
@@ -300,7 +300,7 @@ def jobs() -> list[tuple[str, str]]:
 
 def _lines(path: str) -> list[str]:
     try:
-        with open(regular(path), encoding="utf-8", errors="replace") as file:
+        with open(open_regular(path), encoding="utf-8", errors="replace") as file:
             return file.read(_MOST_BYTES).splitlines()
     except (OSError, ValueError):
         return []

@@ -18,7 +18,7 @@ from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
 from dispatcher.jobs import registry
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, JournalUnusable, NoLogFiles
 from dispatcher.model.hostset import fold
-from dispatcher.model.paths import RunPaths, beside, is_ours
+from dispatcher.model.paths import RunPaths, is_ours, open_owned
 from dispatcher.output.files import journal
 from dispatcher.output.page import Told, run_page
 from dispatcher.output.terminal.notes import Notes
@@ -178,7 +178,7 @@ def _tails(paths: RunPaths, closed: RunClosed | None) -> list[tuple[str, list[st
 
 def _tail(path: Path) -> list[str]:
     try:
-        with open(beside(path), "rb") as file:
+        with open(open_owned(path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_TAIL))
             data = file.read(MOST_TAIL)
     except OSError:
@@ -190,7 +190,7 @@ def _tail(path: Path) -> list[str]:
 def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
     """The command and other settings, from plan.json, secrets hidden again."""
     try:
-        with open(beside(paths.plan), "rb") as file:
+        with open(open_owned(paths.plan), "rb") as file:
             plan = json.loads(file.read(MOST_PLAN))
         ranks, nodes = plan.get("ranks") or [], plan.get("nodes") or []
         command = (

@@ -15,7 +15,7 @@ from pathlib import Path
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import JournalUnusable, reason
-from dispatcher.model.paths import create, write_all
+from dispatcher.model.paths import create_file, write_all
 from dispatcher.output.run_state import RunState
 from dispatcher.output.text.sanitize import sanitize_text
 
@@ -29,7 +29,7 @@ class Journal(Sink):
     def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
         self._path = path
         self._warn = warn
-        self._fd = create(path)
+        self._fd = create_file(path)
         self._broken = False
 
     def event(self, entry: Entry) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import FileUnusable, reason
-from dispatcher.model.paths import Rotation, create, make_folders, write_all, write_new
+from dispatcher.model.paths import Rotation, create_file, make_folders, write_all, write_new
 from dispatcher.output.text.lines import LongLine, Spill
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import name
@@ -49,7 +49,7 @@ class LogFile:
     def __init__(self, path: Path, rotation: Rotation) -> None:
         self._path = path
         self._rotation = rotation
-        self._fd: int | None = create(path)
+        self._fd: int | None = create_file(path)
         self._size = 0
         self._pieces = 0  # full pieces made so far
         self._gone: int = 0  # bytes of pieces removed
@@ -107,7 +107,7 @@ class LogFile:
             if oldest > 1:
                 os.unlink(self._piece(oldest - 1))  # the previous mark
             write_new(self._piece(oldest), mark(self._gone))
-        self._fd = create(self._path)
+        self._fd = create_file(self._path)
         self._size = 0
 
     def _piece(self, number: int) -> Path:

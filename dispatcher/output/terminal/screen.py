@@ -19,7 +19,7 @@ from itertools import chain
 from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import plural
-from dispatcher.model.paths import unwritten, write_all
+from dispatcher.model.paths import stream_error, write_all
 from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import ExactLines, LineAssembler, Spill
@@ -384,7 +384,7 @@ class Writer:
             if isinstance(error, ConnectionError) or fd in self._terminals:
                 self._on_broken()
                 return
-            self.write(STDERR, f"error: {unwritten(error, stream)}\n".encode())
+            self.write(STDERR, f"error: {stream_error(error, stream)}\n".encode())
             self._on_full()
 
     def refresh(self, now: float, live: Live) -> bool:

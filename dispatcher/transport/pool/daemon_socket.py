@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.model.errors import NoConnectionDaemon
-from dispatcher.model.paths import private, state_folder
+from dispatcher.model.paths import private_folder, state_folder
 from dispatcher.remote.protocol.mux import OWN, Decoder, Malformed, frame
 
 #: part of the socket's name, since a daemon may be older than its callers
@@ -60,9 +60,9 @@ def folder() -> Path:
     """The folder, made if need be. Raises: UsageError if it is not ours alone."""
     runtime = _runtime()
     if runtime is not None:
-        return private(runtime)
-    private(state_folder())
-    return private(state_folder() / "kept")
+        return private_folder(runtime)
+    private_folder(state_folder())
+    return private_folder(state_folder() / "kept")
 
 
 def _runtime() -> Path | None:

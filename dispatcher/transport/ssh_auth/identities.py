@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.model.paths import regular
+from dispatcher.model.paths import open_regular
 from dispatcher.transport.ssh_auth.known_hosts import (
     Reader,
     algorithms,
@@ -278,7 +278,7 @@ def _stored_half(text: str) -> bytes:
 
 
 def _text(path: str) -> str:
-    with open(regular(path), encoding="ascii", errors="replace") as file:
+    with open(open_regular(path), encoding="ascii", errors="replace") as file:
         return file.read(1 << 16)
 
 
@@ -298,7 +298,7 @@ def _public_half(path: str) -> bytes | None:
 def _public_blob(path: str) -> bytes | None:
     """The key or certificate in a ``.pub`` file; None for any other file."""
     try:
-        with open(regular(path), encoding="ascii", errors="replace") as file:
+        with open(open_regular(path), encoding="ascii", errors="replace") as file:
             kind, text = file.readline(1 << 16).split()[:2]
         blob = base64.b64decode(text)
         return blob if kind_of(blob) == kind else None

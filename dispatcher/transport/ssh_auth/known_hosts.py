@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dispatcher.model.paths import regular
+from dispatcher.model.paths import open_regular
 from dispatcher.transport.ssh_config.config_lines import matches_list
 
 CERT = "-cert-v01@openssh.com"
@@ -270,7 +270,7 @@ class KnownHosts:
 
     def _load(self, path: str) -> None:
         try:
-            with open(regular(path), "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 content = file.read().decode("utf-8", "replace")
         except OSError:
             return

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.model.paths import regular
+from dispatcher.model.paths import open_regular
 from dispatcher.transport.base import Target, bad_target, shell_safe
 from dispatcher.transport.ssh_config import config_lines
 from dispatcher.transport.ssh_config.config_lines import ConfigProblem, Line, matches_list
@@ -359,7 +359,7 @@ def _excluded(keyword: str, raw: Raw) -> bool:
 
 def _load(path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
     try:
-        with open(path if must_exist else regular(path), "rb") as file:
+        with open(path if must_exist else open_regular(path), "rb") as file:
             if private:
                 _check_owner(path, os.fstat(file.fileno()))
             text = file.read().decode("utf-8", "surrogateescape")

@@ -29,7 +29,7 @@ from rig import wait_for
 
 from dispatcher.jobs import registry
 from dispatcher.model.errors import UnsafeFolder
-from dispatcher.model.paths import private
+from dispatcher.model.paths import private_folder
 from dispatcher.transport.pool import daemon_socket
 
 from ..conftest import PROGRAM
@@ -282,7 +282,7 @@ def test_what_a_neighbour_has_left_is_not_taken(victim: Victim) -> None:
     assert kept() == [f"{SECRET} o\n"]  # one rank, and nothing of .deepspeed_env
     for name in ("own", "open", "link"):
         with pytest.raises(UnsafeFolder, match="not your own folder"):
-            private(victim.folder / "shared" / name)
+            private_folder(victim.folder / "shared" / name)
 
 
 def welcome(server: socket.socket) -> None:
