@@ -28,7 +28,7 @@ from dispatcher.cli.options.removed import removed
 from dispatcher.model import errors
 from dispatcher.model.errors import NotAScript, UnknownCommand, UnknownOption, UsageError
 from dispatcher.model.failure import Kind
-from dispatcher.model.names import nearest, shown
+from dispatcher.model.names import nearest, quoted
 from dispatcher.plan.variables import HIDDEN, is_secret
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str)
     place = origin(parameter.name or "")
     option = "" if isinstance(parameter, click.Argument) else parameter.opts[-1]
     who = place or option or help_line.split()[1]
-    why = f"{who}: {shown(error.value)} is not one of: {', '.join(error.choices)}"
+    why = f"{who}: {quoted(error.value)} is not one of: {', '.join(error.choices)}"
     near = nearest(error.value, error.choices)
     if option == "--worker":
         return UsageError(why, hint="--rsh COMMAND  # for other ways than ssh")
@@ -231,7 +231,7 @@ def check_command(name: str) -> None:
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)
         hint = f"{near}{MEANT}" if near else f"known: {', '.join(COMMANDS)}"
-        raise UnknownCommand(f"{shown(name)}: no such command", hint=hint)
+        raise UnknownCommand(f"{quoted(name)}: no such command", hint=hint)
 
 
 def near_command(words: Sequence[str]) -> str | None:
@@ -250,7 +250,7 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
             "no hosts given, and no program", hint="dispatch -h  # examples, and all commands"
         )
     if near := near_command(words):
-        why = f"{shown(words[0])}: no such command or script in this folder"
+        why = f"{quoted(words[0])}: no such command or script in this folder"
         return UnknownCommand(why, hint=near)
     for at, word in enumerate(words[1:-1], 1):
         if word in _HOSTS:
@@ -297,10 +297,10 @@ def script(words: Sequence[str], run: RunOptions) -> None:
         _variables(words)
     if _PYTHON.match(os.path.basename(name)):
         why = "not a script: dispatch itself starts scripts with Python"
-        raise NotAScript(f"{shown(name)}: {why}", hint=_bare(words))
+        raise NotAScript(f"{quoted(name)}: {why}", hint=_bare(words))
     if hint := neighbours(words, run):
         why = "a host, not a script: put commas between the hosts of a list"
-        raise NotAScript(f"{shown(name)}: {why}", hint=hint)
+        raise NotAScript(f"{quoted(name)}: {why}", hint=hint)
     first, *rest = _split(name)
     path = os.path.join(folder, first)
     if rest and not here and (os.path.isfile(path) or first.endswith(".py") > name.endswith(".py")):
@@ -312,7 +312,7 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     near = None if {"/", "."} & set(name) else near_command(words)
     if near is not None:
         hint = f"{near}  # or, if the hosts have such a script: dispatch run {name}"
-        raise UnknownCommand(f"{shown(name)}: no such command or script in this folder", hint=hint)
+        raise UnknownCommand(f"{quoted(name)}: no such command or script in this folder", hint=hint)
 
 
 def module(words: Sequence[str]) -> None:
@@ -336,7 +336,7 @@ def exec_words(words: Sequence[str]) -> None:
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", _AS_SHELL_TEXT)
     if word := next(filter(_FOR_SHELL.fullmatch, words[1:]), None):
-        say(f"note: {shown(word)} is sent unchanged; for the host's shell: --shell '...'")
+        say(f"note: {quoted(word)} is sent unchanged; for the host's shell: --shell '...'")
 
 
 def _apart(word: str) -> str:
@@ -373,13 +373,13 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
     if step:
         hint = f"without {words[0]}  # --transport slurm has srun start the ranks"
     raise NotAScript(
-        f"{shown(words[0])}: another launcher: dispatch starts the ranks itself", hint=hint
+        f"{quoted(words[0])}: another launcher: dispatch starts the ranks itself", hint=hint
     )
 
 
 def _no_script(words: Sequence[str]) -> UsageError:
     hint = _begun(words, "--no-python")
-    return NotAScript(f"{shown(words[0])}: a program, not a Python script", hint=hint)
+    return NotAScript(f"{quoted(words[0])}: a program, not a Python script", hint=hint)
 
 
 def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
@@ -391,7 +391,7 @@ def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
         exports = [word for one in found for word in ("-x", hidden(one))]
         hint = _begun(rest, *exports) if as_is else _bare(rest, *exports)
         why = "a variable for a shell, and no program"
-        raise NotAScript(f"{shown(hidden(words[0]))}: {why}", hint=hint)
+        raise NotAScript(f"{quoted(hidden(words[0]))}: {why}", hint=hint)
 
 
 def _bare(words: Sequence[str], *more: str) -> str:
@@ -410,7 +410,7 @@ def _begun(words: Sequence[str], *options: str) -> str:
 
 
 def _one_word(word: str, what: str, hint: str) -> UsageError:
-    return NotAScript(f"{shown(word)}: one word, read as the name of a {what}", hint=hint)
+    return NotAScript(f"{quoted(word)}: one word, read as the name of a {what}", hint=hint)
 
 
 def _split(word: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.names import BadName, shown
+from dispatcher.model.names import BadName, quoted
 
 
 @value
@@ -74,12 +74,12 @@ def parse_gpus(value: str, most: int) -> tuple[str, ...]:
             gpus.append(str(int(name)) if name.isdigit() else name)
         else:
             raise BadName(
-                f"gpus: not a GPU: {shown(name)}",
+                f"gpus: not a GPU: {quoted(name)}",
                 0,
                 "write numbers (0,1 or 0-3), or names as nvidia-smi -L shows them",
             )
     if len(set(gpus)) < len(gpus):
-        raise BadName(f"gpus: a GPU twice: {shown(value)}")
+        raise BadName(f"gpus: a GPU twice: {quoted(value)}")
     if len({gpu.isdigit() for gpu in gpus}) > 1:
         raise BadName("gpus: numbers and names do not mix")
     if len(gpus) > most:

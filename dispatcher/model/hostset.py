@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.names import BadName, check_host, nearest, shown
+from dispatcher.model.names import BadName, check_host, nearest, quoted
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
@@ -100,7 +100,7 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
         if wanted > left:
             many = str(wanted) if wanted <= UNCOUNTED else f"more than {UNCOUNTED}"
             raise HostsetError(
-                f"too many hosts: {many} in {shown(text)}, room for {left}",
+                f"too many hosts: {many} in {quoted(text)}, room for {left}",
                 operand.offset,
                 "check the bounds of the range",
             )
@@ -120,7 +120,7 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
         if len(selected) > limit:
             raise HostsetError(f"too many hosts: more than {limit}", operand.offset)
     if not selected:
-        raise HostsetError(f"no host is left: {shown(text)}")
+        raise HostsetError(f"no host is left: {quoted(text)}")
     return list(selected)
 
 
@@ -135,22 +135,22 @@ def _checked(operand: _Operand, resolve: Resolve, limit: int) -> Iterator[str]:
                 raise HostsetError(bad.message, operand.offset + shift, bad.hint) from None
             continue
         if not _GROUP.match(name):
-            raise HostsetError(f"not a group name: {shown(name)}", operand.offset)
+            raise HostsetError(f"not a group name: {quoted(name)}", operand.offset)
         members = resolve(name)
         if not members:
             near = nearest(name, group_names(name))
             raise HostsetError(
-                f"group {shown(name)} is unknown or empty",
+                f"group {quoted(name)} is unknown or empty",
                 operand.offset,
                 f"did you mean {near}?" if near else "list the groups with: cluset -L",
             )
         if len(members) > limit:
-            raise HostsetError(f"group {shown(name)} has more than {limit} hosts", operand.offset)
+            raise HostsetError(f"group {quoted(name)} has more than {limit} hosts", operand.offset)
         for member in members:
             try:
                 yield check_host(member)
             except BadName as bad:
-                message = f"group {shown(name)}: {bad.message}"
+                message = f"group {quoted(name)}: {bad.message}"
                 raise HostsetError(message, operand.offset, bad.hint) from None
 
 
@@ -242,7 +242,7 @@ def _span(item: str, offset: int) -> _Span:
     match = _RANGE.fullmatch(item.strip(" "))
     if not match:
         raise HostsetError(
-            f"not a range: {shown(item.strip())}" if item.strip(" ") else "an empty range",
+            f"not a range: {quoted(item.strip())}" if item.strip(" ") else "an empty range",
             offset,
             "a range is 1-16 or 0-14/2; several are separated by commas",
         )
@@ -299,7 +299,7 @@ def groups(text: str) -> list[str]:
     try:
         return list(NodeSet(text))
     except Exception as error:
-        raise HostsetError(f"group {shown(text)}: {error}", hint="see: cluset -L") from error
+        raise HostsetError(f"group {quoted(text)}: {error}", hint="see: cluset -L") from error
 
 
 def group_names(text: str = "@") -> list[str]:

@@ -45,7 +45,7 @@ def offset_by(offset: int) -> Iterator[None]:
         raise BadName(bad.message, offset + bad.offset, bad.hint) from None
 
 
-def shown(text: str, limit: int = 60) -> str:
+def quoted(text: str, limit: int = 60) -> str:
     """``text`` quoted for a message: one line, ASCII, no control characters, bounded."""
     cut = text if len(text) <= limit else text[:limit] + "..."
     return ascii(cut)
@@ -96,25 +96,25 @@ def check_host(name: str) -> str:
         raise BadName(f"host name of {len(name)} characters (at most {LONGEST_HOST})")
     if name.startswith("-"):
         raise BadName(
-            f"host name starts with '-': {shown(name)}",
+            f"host name starts with '-': {quoted(name)}",
             hint="a host name starts with a letter or a digit; ssh options go elsewhere",
         )
     if ":" in name:
         if is_ipv6(name):
             return name
         raise BadName(
-            f"not an IPv6 address, and ':' has no place in a host name: {shown(name)}",
+            f"not an IPv6 address, and ':' has no place in a host name: {quoted(name)}",
             name.index(":"),
         )
     if not _HOST.match(name):
         offset = next(i for i, char in enumerate(name) if not _HOST.match(char))
         raise BadName(
-            f"{shown(name[offset])} has no place in a host name: {shown(name)}",
+            f"{quoted(name[offset])} has no place in a host name: {quoted(name)}",
             offset,
             _hint_for(name[offset]),
         )
     if not any(char.isalnum() for char in name) or ".." in name or name.startswith("."):
-        raise BadName(f"not a host name: {shown(name)}")
+        raise BadName(f"not a host name: {quoted(name)}")
     return name
 
 
@@ -140,10 +140,10 @@ def check_user(name: str) -> str:
     if len(name) > LONGEST_USER:
         raise BadName(f"user name of {len(name)} characters (at most {LONGEST_USER})")
     if name.startswith("-"):
-        raise BadName(f"user name starts with '-': {shown(name)}")
+        raise BadName(f"user name starts with '-': {quoted(name)}")
     for offset, char in enumerate(name):
         if not " " < char < "\x7f" or char in _USER_REFUSED:
-            raise BadName(f"{shown(char)} has no place in a user name: {shown(name)}", offset)
+            raise BadName(f"{quoted(char)} has no place in a user name: {quoted(name)}", offset)
     return name
 
 
@@ -153,10 +153,12 @@ def check_interface(name: str) -> str:
     Raises: BadName, also for lists and patterns: only some libraries take these.
     """
     if not 0 < len(name) < 16:
-        raise BadName(f"interface name of {len(name)} characters (1 to 15): {shown(name)}")
+        raise BadName(f"interface name of {len(name)} characters (1 to 15): {quoted(name)}")
     for offset, char in enumerate(name):
         if not "!" <= char <= "~" or char in "/,=^*'\"\\":
-            raise BadName(f"{shown(char)} has no place in an interface name: {shown(name)}", offset)
+            raise BadName(
+                f"{quoted(char)} has no place in an interface name: {quoted(name)}", offset
+            )
     return name
 
 
@@ -166,7 +168,7 @@ def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -
     Raises: BadName naming ``what``; a long text first, as ``int`` of many digits is slow.
     """
     if not text.isascii() or not text.isdigit():
-        raise BadName(f"{what}: not a whole number: {shown(text)}", hint=hint)
+        raise BadName(f"{what}: not a whole number: {quoted(text)}", hint=hint)
     if len(text) > 18:
         raise BadName(f"{what}: a number of {len(text)} digits (at most {high})")
     value = int(text)
@@ -226,13 +228,13 @@ def decoded(text: bytes | str) -> str:
     return text.removeprefix("\ufeff")
 
 
-def lines(text: str) -> Iterator[tuple[int, str]]:
+def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
     """Number (from 1) and text of each line; only ``\\n`` and ``\\r\\n`` end a line."""
     for number, line in enumerate(text.split("\n"), 1):
         yield number, line.removesuffix("\r")
 
 
-def display(line: str, limit: int = 400) -> str:
+def printable(line: str, limit: int = 400) -> str:
     """``line`` with each control or undecodable character replaced by one mark, and bounded.
 
     One for one, so that a caret below points right; a terminal must not act on what a file holds.
@@ -241,9 +243,9 @@ def display(line: str, limit: int = 400) -> str:
     return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in cut)
 
 
-def problem(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
+def line_problem(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
     """The mistake ``bad`` of line ``number``, fit to be printed whatever the line holds."""
-    text = display(line, bad.offset + 40)
+    text = printable(line, bad.offset + 40)
     return Problem(source, number, bad.offset + 1, text, bad.message, bad.hint, width)
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import pairwise
 
 from dispatcher.model.errors import CannotTranslate, UsageError
-from dispatcher.model.names import shown
+from dispatcher.model.names import quoted
 from dispatcher.plan import compat_flags as tables
 from dispatcher.plan.compat_flags import Flag, ReadFile, export, gone, hydra_file, nnodes, switch
 from dispatcher.plan.job.node_launchers import NAMES
@@ -341,7 +341,7 @@ def _with_file(words: list[str], read: ReadFile | None) -> list[str]:
         try:
             told = shlex.split(line, comments=True)
         except ValueError as error:
-            why = f"{str(error).lower()}: {shown(line)}"
+            why = f"{str(error).lower()}: {quoted(line)}"
             raise CannotTranslate(f"{words[at]} {words[at + 1]}: {why}") from None
         found += [":", *told] if found and told else told
     return [*words[:at], *found, *words[at + 2 :]]

@@ -14,7 +14,7 @@ from dispatcher.model import errors
 from dispatcher.model.arguments import Arguments
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import MOST_RANKS, BadName, digits, shown
+from dispatcher.model.names import MOST_RANKS, BadName, digits, quoted
 
 LONGEST = 10**7  # seconds; four months
 
@@ -123,11 +123,11 @@ class Script(Value):
     def __post_init__(self) -> None:
         if self.content.startswith(b"\x7fELF"):
             hint = f"dispatch put -H hostfile {shlex.quote(self.name)} /tmp/"
-            raise errors.NotAScript(f"{shown(self.name)}: a program, not a script", hint=hint)
+            raise errors.NotAScript(f"{quoted(self.name)}: a program, not a script", hint=hint)
         if self._first_line.endswith(b"\r"):
             why = "its lines end in \\r\\n, and no interpreter has such a name"
             hint = f"sed -i 's/\\r$//' {shlex.quote(self.name)}"
-            raise errors.NotAScript(f"{shown(self.name)}: {why}", hint=hint)
+            raise errors.NotAScript(f"{quoted(self.name)}: {why}", hint=hint)
 
     @property
     def _first_line(self) -> bytes:

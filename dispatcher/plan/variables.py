@@ -14,7 +14,15 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dispatcher.model.errors import Problem, UsageError
-from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, lines, offset_by, problem, shown
+from dispatcher.model.names import (
+    MOST_PROBLEMS,
+    BadName,
+    decoded,
+    line_problem,
+    numbered_lines,
+    offset_by,
+    quoted,
+)
 
 #: names that cross when the login node has them
 CROSSING_NAMES = frozenset({
@@ -117,7 +125,7 @@ def check_variable(name: str) -> str:
     begins = _NAME.match(name)
     right = begins.end() if begins else 0
     if right < len(name):
-        raise BadName(f"not a variable name: {shown(name)}", right, "write NAME=VALUE")
+        raise BadName(f"not a variable name: {quoted(name)}", right, "write NAME=VALUE")
     if is_reserved(name):
         hints = {
             "MASTER_ADDR": "use --master-addr", "MASTER_PORT": "use --master-port",
@@ -243,11 +251,11 @@ def parse_env_file(
     """
     found: Found = {} if into is None else into
     problems: list[Problem] = []
-    for number, line in lines(decoded(text)):
+    for number, line in numbered_lines(decoded(text)):
         try:
             pair = _pair(line, check, into)
         except BadName as bad:
-            problems.append(problem(source, number, line, bad))
+            problems.append(line_problem(source, number, line, bad))
             if len(problems) >= MOST_PROBLEMS:
                 break
             continue

@@ -17,17 +17,17 @@ from dispatcher.model.names import (
     clock,
     decoded,
     digits,
-    display,
     duration,
     fold_numbers,
     is_ipv6,
-    lines,
+    line_problem,
     nearest,
+    numbered_lines,
     offset_by,
     parse_count,
     plural,
-    problem,
-    shown,
+    printable,
+    quoted,
     size,
 )
 
@@ -136,10 +136,10 @@ def test_a_count_is_at_least_one() -> None:
 
 
 def test_a_text_is_quoted_in_one_bounded_line() -> None:
-    assert shown("a'b\n\x1b\u00e4") == '"a\'b\\n\\x1b\\xe4"'
-    assert shown("x" * 60) == repr("x" * 60)
-    assert shown("x" * 61) == repr("x" * 60 + "...")
-    assert shown("xyz", 2) == "'xy...'"
+    assert quoted("a'b\n\x1b\u00e4") == '"a\'b\\n\\x1b\\xe4"'
+    assert quoted("x" * 60) == repr("x" * 60)
+    assert quoted("x" * 61) == repr("x" * 60 + "...")
+    assert quoted("xyz", 2) == "'xy...'"
 
 
 def test_a_mistake_inside_a_text_is_one_of_the_whole() -> None:
@@ -149,7 +149,7 @@ def test_a_mistake_inside_a_text_is_one_of_the_whole() -> None:
 
 
 def test_lines_end_with_newlines_alone() -> None:
-    assert list(lines("a\r\nb\x0bc\u2028d\r\r\n")) == [
+    assert list(numbered_lines("a\r\nb\x0bc\u2028d\r\r\n")) == [
         (1, "a"), (2, "b\x0bc\u2028d\r"), (3, ""),
     ]  # fmt: skip
     assert decoded(b"\xef\xbb\xbfa\xff\xef\xbb\xbf") == "a\udcff\ufeff"
@@ -157,14 +157,14 @@ def test_lines_end_with_newlines_alone() -> None:
 
 
 def test_a_line_is_shown_character_by_character() -> None:
-    assert display("a\tb\x1b[m\udcff\u00e9") == "a\tb\ufffd[m\ufffd\u00e9"
-    assert display("x" * 400) == "x" * 400
-    assert display("x" * 401) == "x" * 400 + "..."
-    assert display("abc", 2) == "ab..."
+    assert printable("a\tb\x1b[m\udcff\u00e9") == "a\tb\ufffd[m\ufffd\u00e9"
+    assert printable("x" * 400) == "x" * 400
+    assert printable("x" * 401) == "x" * 400 + "..."
+    assert printable("abc", 2) == "ab..."
 
 
 def test_a_mistake_in_a_line_is_shown_with_what_follows() -> None:
-    found = problem("hf", 3, "ab" * 400, BadName("what", 500, "how"), 2)
+    found = line_problem("hf", 3, "ab" * 400, BadName("what", 500, "how"), 2)
     assert (found.source, found.line, found.column, found.width) == ("hf", 3, 501, 2)
     assert (found.message, found.hint) == ("what", "how")
     assert found.text == "ab" * 270 + "..."

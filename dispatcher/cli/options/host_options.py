@@ -27,7 +27,7 @@ from dispatcher.cli.options.declaration import (
 )
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, NoHosts, NoPassword, UsageError
-from dispatcher.model.names import shown
+from dispatcher.model.names import quoted
 
 if TYPE_CHECKING:
     from dispatcher.api.transports import Ways
@@ -237,7 +237,7 @@ def variables(options: VariableOptions) -> tuple[tuple[str, str], ...]:
     for item in options.env:
         name, equals, text = item.partition("=")
         if not _VARIABLE.fullmatch(name) or name in _SHELLS or "\0" in text:
-            why = f"--env: {shown(name)} is nothing that can be set for a command"
+            why = f"--env: {quoted(name)} is nothing that can be set for a command"
             raise UsageError(why, hint="--env NAME=VALUE")
         if not equals and name not in os.environ:
             raise UsageError(f"--env {name}: not set here", hint=f"--env {name}=VALUE")

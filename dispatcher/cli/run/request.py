@@ -26,7 +26,7 @@ from dispatcher.model.errors import (
     UsageError,
 )
 from dispatcher.model.host import Hostlist
-from dispatcher.model.names import decoded, lines, parse_count, shown
+from dispatcher.model.names import decoded, numbered_lines, parse_count, quoted
 from dispatcher.plan import variables
 from dispatcher.plan.hosts.filters import choose, fitting
 from dispatcher.plan.job.node_launchers import LAUNCHERS, launched, with_slots
@@ -289,7 +289,7 @@ def _env_files(
         trusted = {os.path.realpath(path) for path in (own, *named)}
         places += [name] if os.path.realpath(name) not in trusted else []
     elif "DS_ENV_FILE" in environ and not os.path.lexists(own):
-        say(f"note: DS_ENV_FILE: {shown(name)}: no such file")
+        say(f"note: DS_ENV_FILE: {quoted(name)}: no such file")
     for path in places:
         text = config_file.read(path)
         if text is None:
@@ -298,7 +298,7 @@ def _env_files(
             _check_text(text, path)
         found[path] = text
         say(f"note: environment from {path}")
-        for number, line in lines(decoded(text)):
+        for number, line in numbered_lines(decoded(text)):
             if variables.UNMET.search(line) and line.lstrip()[0] != "#":
                 say(f"note: {path}:{number}: no command is run for `...`, $(...), ${{A:-...}}")
     return (*found.items(), *_named_env_files(named))

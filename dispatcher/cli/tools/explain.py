@@ -13,7 +13,7 @@ from dispatcher.cli.mistakes import MEANT
 from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.model.errors import UnknownCode
 from dispatcher.model.messages import MESSAGES, Message
-from dispatcher.model.names import nearest, shown
+from dispatcher.model.names import nearest, quoted
 
 _IN_BRACKETS = re.compile(r"\[([\w-]+)\]")
 
@@ -51,7 +51,7 @@ def explain(options: ExplainOptions) -> int:
     if found is None:
         near = nearest(code, MESSAGES)
         hint = f"dispatch explain {near}{MEANT}" if near else "dispatch explain  # lists all"
-        raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
+        raise UnknownCode(f"{quoted(code)}: no message has that code", hint=hint)
     if options.as_json:
         tell(found)
     else:

@@ -22,7 +22,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import shown as shown_path
+from dispatcher.model.names import quoted
 from dispatcher.model.names import size
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
@@ -188,7 +188,7 @@ class StartCheck:
         hosts = [node.host.name for node in self._plan.nodes]
         failures = {}
         for node, (names, fellows) in different_code(self._facts, argv[0]).items():
-            shown = [shown_path(name) for name in names[:MOST_NAMED]]
+            shown = [quoted(name) for name in names[:MOST_NAMED]]
             more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
             failures[node] = Failure(
                 Kind.CHECK,

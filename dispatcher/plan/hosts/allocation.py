@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.errors import BadBatchJob, HostsDisagree
 from dispatcher.model.host import Host, Hostlist, parse_gpus
 from dispatcher.model.hostset import LIMIT, expand, fold, split_list
-from dispatcher.model.names import BadName, plural, shown, size
+from dispatcher.model.names import BadName, plural, quoted, size
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_hostfile
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 
@@ -127,7 +127,7 @@ def lsf(place: Surroundings) -> Grant | None:
     who, words = _job(place, "LSF", "LSB_JOBID"), text.split()
     lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=False)]
     if len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
-        raise BadBatchJob(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {shown(text)}")
+        raise BadBatchJob(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {quoted(text)}")
     return _first_given(place, _parsed(who, "LSB_MCPU_HOSTS", "\n".join(lines).encode()))
 
 
@@ -211,7 +211,7 @@ def _job(place: Surroundings, system: str, variable: str) -> str:
     number = place.environ.get(variable)
     if not number:
         return system
-    return f"{system} job {number if _PLAIN.match(number) else shown(number)}"
+    return f"{system} job {number if _PLAIN.match(number) else quoted(number)}"
 
 
 def _first_given(place: Surroundings, grant: Grant) -> Grant:
@@ -238,11 +238,11 @@ def _contents(place: Surroundings, who: str, variable: str, path: str) -> bytes:
         text = place.read(path)
     except OSError as error:
         raise BadBatchJob(
-            f"{who}: {variable}: {shown(path)}: {error.strerror or error}",
+            f"{who}: {variable}: {quoted(path)}: {error.strerror or error}",
             hint=f"name the hosts with -H, or: env -u {variable} dispatch ...",
         ) from None
     if len(text) > MOST_BYTES:
-        raise BadBatchJob(f"{who}: {shown(path)}: more than {size(MOST_BYTES)}, not a hostfile")
+        raise BadBatchJob(f"{who}: {quoted(path)}: more than {size(MOST_BYTES)}, not a hostfile")
     return text
 
 
@@ -286,7 +286,7 @@ def _tasks(who: str, told: str, text: str | None, nodes: int) -> list[int]:
         match = _COUNT.match(piece)
         times = int(match[2] or 1) if match else 0
         if match is None or times > LIMIT:
-            raise BadBatchJob(f"{who}: {told}: not of the form 8(x3),4: {shown(text)}")
+            raise BadBatchJob(f"{who}: {told}: not of the form 8(x3),4: {quoted(text)}")
         counts += [int(match[1])] * times
     if len(counts) != nodes:
         raise BadBatchJob(

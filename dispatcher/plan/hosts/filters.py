@@ -17,7 +17,7 @@ from dispatcher.model import hostset
 from dispatcher.model.errors import PlanError, UnknownHost, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
-from dispatcher.model.names import BadName, is_ipv6, nearest, shown
+from dispatcher.model.names import BadName, is_ipv6, nearest, quoted
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?\Z")
@@ -113,7 +113,7 @@ def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
     if name.isdigit() and not slots[0].isdigit() and int(name) < len(slots):
         return slots[int(name)]
     known = ",".join(slots) if len(slots) < 9 else f"{slots[0]} to {slots[-1]}"
-    raise UnknownHost(f"{host.name}: no slot {shown(name)} (it has {known})")
+    raise UnknownHost(f"{host.name}: no slot {quoted(name)} (it has {known})")
 
 
 def _parsed(
@@ -128,13 +128,13 @@ def _parsed(
         name, slots = _split(spec, flag)
         if slots is not None and "," in re.sub(r"\[[^\]]*\]", "", name):
             raise UsageError(
-                f"{flag}: {shown(spec)}: several hosts before ':'", hint="join specs by @"
+                f"{flag}: {quoted(spec)}: several hosts before ':'", hint="join specs by @"
             )
         ids = None if slots is None else _ids(slots, spec, flag)
         try:
             names = [name] if is_ipv6(name) else hostset.expand(name)
         except BadName as bad:
-            raise UsageError(f"{flag}: {shown(spec)}: {bad.message}", hint=bad.hint) from None
+            raise UsageError(f"{flag}: {quoted(spec)}: {bad.message}", hint=bad.hint) from None
         for host in names:
             if strict and host not in known:
                 raise _unknown(host, known, flag)
@@ -148,11 +148,11 @@ def _split(spec: str, flag: str) -> tuple[str, str | None]:
     if not spec:
         raise UsageError(f"{flag}: a host is missing beside '@'")
     if re.search(r"\s", spec):
-        raise UsageError(f"{flag}: {shown(spec)}: a blank inside", hint="write host:0,1@host2")
+        raise UsageError(f"{flag}: {quoted(spec)}: a blank inside", hint="write host:0,1@host2")
     inside, bracket, tail = spec[1:].partition("]")
     if spec.startswith("[") and bracket and ":" in inside:
         if tail and not tail.startswith(":"):
-            raise UsageError(f"{flag}: {shown(spec)}: text after the bracketed address")
+            raise UsageError(f"{flag}: {quoted(spec)}: text after the bracketed address")
         return inside, tail[1:] if tail else None
     if is_ipv6(spec):
         return spec, None
@@ -173,7 +173,7 @@ def _ids(text: str, spec: str, flag: str) -> set[str]:
             ids.add(item)
             continue
         raise UsageError(
-            f"{flag}: {shown(spec)}: not a slot: {shown(item)}",
+            f"{flag}: {quoted(spec)}: not a slot: {quoted(item)}",
             hint=f"slots are numbers or GPU names: {flag} host:0,2",
         )
     return ids
@@ -184,6 +184,6 @@ def _unknown(name: str, known: set[str], flag: str) -> PlanError:
     names = hostset.fold(sorted(known))
     names = names if len(names) <= 300 else names[:300] + "..."
     return UnknownHost(
-        f"{flag}: no host {shown(name)} (known: {names})",
+        f"{flag}: no host {quoted(name)} (known: {names})",
         hint=f"did you mean {near}?" if near else None,
     )

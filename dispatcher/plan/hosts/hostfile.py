@@ -23,10 +23,10 @@ from dispatcher.model.names import (
     MOST_PROBLEMS,
     BadName,
     decoded,
-    display,
-    lines,
-    problem,
-    shown,
+    line_problem,
+    numbered_lines,
+    printable,
+    quoted,
     size,
 )
 from dispatcher.plan.hosts.hostfile_line import parse_line
@@ -111,7 +111,7 @@ def read_hosts(
         raise UsageError(f"{option}: a NUL byte in the value")
     if os.path.isdir(spec):
         raise FileUnusable(
-            f"{option}: {shown(spec)} is a directory",
+            f"{option}: {quoted(spec)} is a directory",
             hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
         )
     if os.path.lexists(spec) or looks_like_path(spec):
@@ -129,8 +129,8 @@ def read_hostfile(
     if not os.path.lexists(path):
         folder = shlex.quote(os.path.dirname(path) or ".")
         hint = f"look in its folder: ls {folder}" if len(path) < 200 else None
-        raise FileUnusable(f"{option}: {shown(path)}: no such file", hint=hint)
-    text = _contents(path, f"{option}: {shown(path)}")
+        raise FileUnusable(f"{option}: {quoted(path)}: no such file", hint=hint)
+    text = _contents(path, f"{option}: {quoted(path)}")
     return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots, follow=True)
 
 
@@ -200,13 +200,13 @@ def looks_like_path(spec: str) -> bool:
 
 def _lines(text: bytes | str, file: str, seen: list[str] | None) -> Iterator[tuple[str, int, str]]:
     """(file, number, line) of ``text`` and the files it includes. seen: these; None: it may not."""
-    for number, line in lines(decoded(text)):
+    for number, line in numbered_lines(decoded(text)):
         included = _INCLUDE.match(line)
         if included is None or seen is None:
             yield file, number, line
             continue
         path = os.path.join(os.path.dirname(file), included[1])
-        where, real = f"{file}:{number}: {shown(included[1])}", os.path.realpath(path)
+        where, real = f"{file}:{number}: {quoted(included[1])}", os.path.realpath(path)
         if real in seen or len(seen) > MOST_INCLUDED:
             raise FileUnusable(f"{where}: included twice, or behind {MOST_INCLUDED} others")
         seen.append(real)
@@ -229,10 +229,10 @@ def _read(
         left = LIMIT - len(mentions)
         found = parse_line(line, left, resolve, slots=slots, origin=where)
         for bad in found.mistakes:
-            problems.append(problem(file, number, line, bad))
+            problems.append(line_problem(file, number, line, bad))
         if len(problems) >= MOST_PROBLEMS:
             message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
-            problems[MOST_PROBLEMS - 1 :] = [Problem(file, number, 1, display(line), message)]
+            problems[MOST_PROBLEMS - 1 :] = [Problem(file, number, 1, printable(line), message)]
             break
         notices += [f"{where}: {notice}" if where else notice for notice in found.notices]
         for host, offset in zip(found.hosts, found.offsets, strict=True):
@@ -252,7 +252,7 @@ def _merged(
     clashes.sort(key=lambda one: (one[0].line, one[0].column))
     for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be long
         file = again.host.origin.rpartition(":")[0] or source
-        problems.append(problem(file, again.line, again.text, clash, len(again.host.name)))
+        problems.append(line_problem(file, again.line, again.text, clash, len(again.host.name)))
     if len(clashes) == len(pairs) or not slots:
         return [group[0].host for group in by_place.values()]
     many = [group[0].host.name for group in by_place.values() if len(group) > 1]
@@ -271,10 +271,10 @@ def _contradiction(first: _Mention, again: _Mention) -> BadName | None:
         there = f"in {first.host.origin}"
     if first.host.slots is not None or again.host.slots is not None:
         message = f"{name} is already {there}, and one of them has a slot count"
-        hint = f"keep one line; the other reads: {display(first.text, 80).strip()}"
+        hint = f"keep one line; the other reads: {printable(first.text, 80).strip()}"
     elif replace(first.host, origin="") != replace(again.host, origin=""):
         message = f"{name} is already {there}, with other options"
-        hint = f"make them equal; the other reads: {display(first.text, 80).strip()}"
+        hint = f"make them equal; the other reads: {printable(first.text, 80).strip()}"
     else:
         return None
     return BadName(message, again.column - 1, hint)

@@ -28,7 +28,7 @@ from dispatcher.model.names import (
     nearest,
     offset_by,
     plural,
-    shown,
+    quoted,
 )
 from dispatcher.plan.variables import check_value, check_variable
 
@@ -129,7 +129,7 @@ def _not_text(char: str) -> str:
         return "a NUL byte: not a text file"
     if "\udc80" <= char <= "\udcff":
         return f"byte 0x{ord(char) - 0xDC00:02x} is not UTF-8"
-    return f"a control character: {shown(char)}"
+    return f"a control character: {quoted(char)}"
 
 
 def _skip(text: str, at: int) -> int:
@@ -206,14 +206,14 @@ def _item(text: str, offset: int, line: Line) -> _Item:
             port = _port(number)
             if port <= 16 and line.slots:
                 line.notices.append(
-                    f"{shown(text)}: read as port {port}, because of user@;"
+                    f"{quoted(text)}: read as port {port}, because of user@;"
                     f" for slots write: {name} user={user} slots={port}"
                 )
             return _Item(name, at, user, port)
         slots = _slots(number, "slots")
     if slots in (22, 2222) or slots > 256:
         meaning = f"read as {slots} slots" if line.slots else f"{slots} is not read as a port"
-        line.notices.append(f"{shown(text)}: {meaning}; for a port write: {name} port={slots}")
+        line.notices.append(f"{quoted(text)}: {meaning}; for a port write: {name} port={slots}")
     return _Item(name, at, slots=slots)
 
 
@@ -237,7 +237,7 @@ def _options(text: str, at: int, line: Line) -> dict[str, tuple[int, object]]:
         if bare == "spare" and "spare" not in found:
             found["spare"] = start, True
         else:
-            message = f"a second word without '=': {shown(bare)}"
+            message = f"a second word without '=': {quoted(bare)}"
             line.mistakes.append(BadName(message, start, _bare_hint(bare)))
     return found
 
@@ -281,7 +281,7 @@ def _add(
     if meaning is None:
         near = nearest(key, _MEANING)
         raise BadName(
-            f"unknown key {shown(key)}",
+            f"unknown key {quoted(key)}",
             key_at,
             f"did you mean {near}=?"
             if near
@@ -316,7 +316,7 @@ def _port(text: str, key: str = "port") -> int:
 
 def _python(text: str, key: str) -> str:
     if not text or text.startswith("-"):
-        raise BadName(f"{key}: not a program: {shown(text)}")
+        raise BadName(f"{key}: not a program: {quoted(text)}")
     if text.startswith("~"):
         raise BadName(f"{key}: '~' is not expanded", hint="write the whole path")
     return text
@@ -325,7 +325,7 @@ def _python(text: str, key: str) -> str:
 def _variable(text: str, key: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise BadName(f"{key}: no value for {shown(name)}", hint="write env=NAME=VALUE")
+        raise BadName(f"{key}: no value for {quoted(name)}", hint="write env=NAME=VALUE")
     return check_variable(name), check_value(name, value)
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from dispatcher.model.errors import TooManyRanks
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, visible
-from dispatcher.model.names import plural, shown
+from dispatcher.model.names import plural, quoted
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -116,7 +116,7 @@ def gpu_warnings(
         text, count = variables.get(node.index), counts.get(node.index, 0)
         if not text or not count or typed_value(exports, node) is not None:
             continue
-        there, names = f"{VARIABLE}={shown(text)} there", visible(text, count)
+        there, names = f"{VARIABLE}={quoted(text)} there", visible(text, count)
         if node.named and names and set(names) != set(node.slots):
             found.append(
                 (node.index, f"{there} is not used: GPUs {','.join(node.slots)} are named")

@@ -26,7 +26,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import MOST_RANKS, plural, shown
+from dispatcher.model.names import MOST_RANKS, plural, quoted
 from dispatcher.plan.job.placement import TooFewSlots, ranks_of, shares
 
 if TYPE_CHECKING:
@@ -131,9 +131,9 @@ def check(parts: Sequence[Part], *, numbers: bool) -> None:
             raise MissingArgument("an empty program among several", hint="--np 2 ./a : --np 6 ./b")
         for text in (*part.argv, part.python or "", part.cwd or ""):
             if "\0" in text:
-                raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
+                raise UsageError(f"a NUL byte in {quoted(text)}: no program can be given one")
         if part.python is not None and (not part.python or part.python.startswith("-")):
-            raise UsageError(f"{name}: --python: not a program: {shown(part.python)}")
+            raise UsageError(f"{name}: --python: not a program: {quoted(part.python)}")
         for flag, number in (("--np", part.np), ("--nproc-per-node", part.nproc_per_node)):
             if number is not None and not 1 <= number <= MOST_RANKS:
                 raise UsageError(f"{name}: {flag}: {number} is not between 1 and {MOST_RANKS}")

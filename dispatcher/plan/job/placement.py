@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import MOST_RANKS, parse_count, plural, shown
+from dispatcher.model.names import MOST_RANKS, parse_count, plural, quoted
 from dispatcher.plan.hosts.filters import Choice
 
 #: units within a host that ranks are dealt to
@@ -48,7 +48,7 @@ def parse_mapping(text: str) -> MapBy:
     if ppr == "ppr" and len(rest) == 2 and rest[1] in ("node", *WITHIN):
         return MapBy(within=rest[1], each=parse_count(rest[0], "--map-by ppr:N"))
     known = ", ".join(MAPPINGS)
-    raise UsageError(f"--map-by: {shown(text)} is not one of {known}", hint="--map-by ppr:2:numa")
+    raise UsageError(f"--map-by: {quoted(text)} is not one of {known}", hint="--map-by ppr:2:numa")
 
 
 @value
@@ -80,7 +80,7 @@ def parse_rankfile(text: str, source: str) -> tuple[Placed, ...]:
             continue
         match = _PLACED.fullmatch(words)
         if match is None or not _SLOT.fullmatch(match[3] or "*"):
-            raise UsageError(f"{origin}: not a place: {shown(words)}", hint="rank 0=n1 slot=0:0-1")
+            raise UsageError(f"{origin}: not a place: {quoted(words)}", hint="rank 0=n1 slot=0:0-1")
         rank = int(match[1])
         if rank >= MOST_RANKS:
             raise UsageError(f"{origin}: rank {rank}: there can be {MOST_RANKS} ranks")

@@ -19,7 +19,7 @@ from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Hostlist
-from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
+from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, quoted
 from dispatcher.plan.job import binding, parts, placement
 from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.parts import Part as Part
@@ -329,7 +329,7 @@ def check(request: Request, run_id: str) -> None:
     if not run_id or not all(
         char.isascii() and (char.isalnum() or char in "-_.") for char in run_id
     ):
-        raise UsageError(f"run id: letters, digits and -_. only: {shown(run_id)}")
+        raise UsageError(f"run id: letters, digits and -_. only: {quoted(run_id)}")
     if request.parts:
         _check_parts(request)
     program = request.program
@@ -337,9 +337,9 @@ def check(request: Request, run_id: str) -> None:
         raise MissingArgument("no program to run", hint="dispatch -H hostfile train.py")
     for text in (*program.argv, request.python, request.cwd):
         if "\0" in text:
-            raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
+            raise UsageError(f"a NUL byte in {quoted(text)}: no program can be given one")
     if not request.python or request.python.startswith("-"):
-        raise UsageError(f"--python: not a program: {shown(request.python)}")
+        raise UsageError(f"--python: not a program: {quoted(request.python)}")
     local = request.local_rank_arg
     if local is not None and (not local or "=" in local or "\0" in local):
         raise UsageError(
@@ -380,7 +380,7 @@ def check(request: Request, run_id: str) -> None:
     for flag, word, known in words:
         if word not in known:
             choice = ", ".join(name for name in known if name)
-            raise UsageError(f"{flag}: {shown(str(word))} is not one of {choice}")
+            raise UsageError(f"{flag}: {quoted(str(word))} is not one of {choice}")
     mapping = placement.parse_mapping(request.map_by)
     if mapping.each is not None and request.nproc_per_node is not None:
         raise ConflictingOptions(

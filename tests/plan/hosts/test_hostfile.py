@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import HostfileError, Problem, UsageError
-from dispatcher.model.names import MOST_PROBLEMS, BadName, problem
+from dispatcher.model.names import MOST_PROBLEMS, BadName, line_problem
 from dispatcher.plan.hosts import hostfile
 from dispatcher.plan.hosts.hostfile import (
     MOST_BYTES,
@@ -193,13 +193,13 @@ def test_of_mistakes_and_contradictions_the_first_are_told() -> None:
 def test_a_long_line_is_shown_for_few_of_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shows the line as far as it: for thousands that would be seconds."""
     told: list[int] = []
-    really = problem
+    really = line_problem
 
     def noted(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
         told.append(bad.offset)
         return really(source, number, line, bad, width)
 
-    monkeypatch.setattr(hostfile, "problem", noted)
+    monkeypatch.setattr(hostfile, "line_problem", noted)
     with pytest.raises(HostfileError) as caught:
         parse_inline("n1:2,n2:2" + ",n2,n1" * 2000)
     assert told == [10 + 3 * at for at in range(MOST_PROBLEMS)]
