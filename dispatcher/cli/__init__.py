@@ -165,9 +165,9 @@ def tell(value: object, indent: int | None = 2) -> None:
     """Print a document, or a list of them, as JSON on standard output, for programs."""
     import json  # most commands print none
 
-    from dispatcher.model.frozen import plain
+    from dispatcher.model.frozen import json_of
 
-    sys.stdout.write(json.dumps(plain(value), indent=indent) + "\n")
+    sys.stdout.write(json.dumps(json_of(value), indent=indent) + "\n")
 
 
 def dsx() -> None:

@@ -116,10 +116,10 @@ class NamedNumber(enum.IntEnum):
 
 def fields_of(value: Value) -> dict[str, Any]:
     """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
-    return {name: plain(value.__dict__[name]) for name in value._written}
+    return {name: json_of(value.__dict__[name]) for name in value._written}
 
 
-def plain(value: Any) -> Any:
+def json_of(value: Any) -> Any:
     """Return ``value`` as values that JSON has."""
     if isinstance(value, NamedNumber):
         return value.name
@@ -135,11 +135,11 @@ def plain(value: Any) -> Any:
             return {"kind": type(value).__name__, **fields}
         return {"schema": value.schema, **fields} if isinstance(value, Document) else fields
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): json_of(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
-        return sorted(map(plain, value))
+        return sorted(map(json_of, value))
     if isinstance(value, (tuple, list)):
-        return [plain(item) for item in value]
+        return [json_of(item) for item in value]
     raise TypeError(f"{type(value).__name__}: JSON has no such thing")
 
 

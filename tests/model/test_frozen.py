@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.model.frozen import Document, NamedNumber, OneOf, Value, fields_of, plain, value
+from dispatcher.model.frozen import Document, NamedNumber, OneOf, Value, fields_of, json_of, value
 
 
 @value
@@ -180,7 +180,7 @@ def test_a_document_is_written_with_its_schema_and_less_what_is_not_for_it() -> 
         level: Level
         draft: object = None
 
-    assert plain([Page(Level.HIGH, object())]) == [{"schema": "page/1", "level": "HIGH"}]
+    assert json_of([Page(Level.HIGH, object())]) == [{"schema": "page/1", "level": "HIGH"}]
 
 
 @cases("given", [object(), Colour.RED, 1j, iter(())])

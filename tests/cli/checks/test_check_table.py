@@ -12,7 +12,7 @@ from checks.samples import GIB, call, host, report_of, said
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import QUICK, CheckReport, make_report
 from dispatcher.cli.checks import check_table
-from dispatcher.model.frozen import plain
+from dispatcher.model.frozen import json_of
 
 
 def report() -> CheckReport:
@@ -80,7 +80,7 @@ def test_what_differs_from_host_to_host_is_not_told_of_each() -> None:
 
 
 def test_json_names_every_host_and_check() -> None:
-    said_ = promises.told(json.dumps(plain(report())))
+    said_ = promises.told(json.dumps(json_of(report())))
     assert said_["seconds"] == 1.23
     assert said_["format"] == 1
     assert said_["fit"] is False

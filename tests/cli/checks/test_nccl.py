@@ -16,7 +16,7 @@ from dispatcher.checks.nccl_advice import NcclAdvice
 from dispatcher.checks.nccl_model import NcclMessage, Prediction
 from dispatcher.cli.checks import nccl
 from dispatcher.model.errors import UsageError
-from dispatcher.model.frozen import plain
+from dispatcher.model.frozen import json_of
 from dispatcher.runner import surveys
 
 
@@ -149,7 +149,7 @@ def test_advice_for_programs() -> None:
     found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
                    then={"b1": NOW, "b2": NOW},
                    messages=(NcclMessage(Level.WARN, ("b1",), "slow", "do"),))  # fmt: skip
-    assert plain(nccl.document(found)) == {
+    assert json_of(nccl.document(found)) == {
         "schema": "check-nccl/1",
         "settings": {"A": "1"},
         "hosts": {

@@ -16,7 +16,7 @@ from dispatcher.api import rank_pairs
 from dispatcher.checks.pair_ranking import InsideHost, Pair, PairRanking
 from dispatcher.cli.checks import pairs
 from dispatcher.cli.checks.pairs import MOST_SHOWN, Measured, rate_words, rates, svg, text
-from dispatcher.model.frozen import plain
+from dispatcher.model.frozen import json_of
 from dispatcher.runner import surveys
 
 NAMES = ["n1", "n<2>", "node3"]
@@ -145,7 +145,7 @@ def test_hosts_that_were_not_measured() -> None:
 
 
 def told(found: Measured) -> Any:
-    return promises.told(json.dumps(plain(pairs.document(found))))
+    return promises.told(json.dumps(json_of(pairs.document(found))))
 
 
 def test_for_programs() -> None:
