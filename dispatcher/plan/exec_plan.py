@@ -48,7 +48,7 @@ class ExecLimits(Arguments):
     def __post_init__(self) -> None:
         for name, limit in vars(self).items():
             if isinstance(limit, str) and name in ("serial", "max_fail"):
-                shares(limit, name, several=name == "serial")
+                check_share(limit, name, several=name == "serial")
                 continue
             least = 1 if name in ("fanout", "serial", "max_fail") else 0
             if limit is not None and not (
@@ -91,7 +91,7 @@ class ExecLimits(Arguments):
         return None if self.max_fail is None else share(str(self.max_fail), hosts)
 
 
-def shares(text: str, name: str, *, several: bool = False) -> None:
+def check_share(text: str, name: str, *, several: bool = False) -> None:
     """Check that ``text`` is a number or a share of hosts: ``4``, ``10%``. several: or a list.
 
     Raises: UsageError that begins with ``name``.

@@ -210,10 +210,10 @@ class Share(click.ParamType):  # type: ignore[type-arg]
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: UsageError."""
-        from dispatcher.plan.exec_plan import shares
+        from dispatcher.plan.exec_plan import check_share
 
         if param is not None:
-            shares(str(value), param.opts[-1], several=self._several)
+            check_share(str(value), param.opts[-1], several=self._several)
         return str(value)
 
 

@@ -33,7 +33,7 @@ from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, divide
-from dispatcher.plan.job.request import JobSettings, Request, check
+from dispatcher.plan.job.request import JobSettings, Request, check_request
 from dispatcher.plan.variables import exported
 
 #: characters of DISPATCH_HOSTS at most
@@ -212,7 +212,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
 
     Raises: UsageError for a value no cluster could honour; PlanError when these hosts cannot.
     """
-    check(request, run_id)
+    check_request(request, run_id)
     mapping = placement.parse_mapping(request.map_by)
     if mapping.each is not None and mapping.within == "node":
         request = replace(request, map_by="block", nproc_per_node=mapping.each)

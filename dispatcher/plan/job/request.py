@@ -321,7 +321,7 @@ def parse_warning(text: str, flag: str) -> tuple[int, float | None]:
     return parse_signal(name, flag), parse_seconds(seconds, flag) if at else None
 
 
-def check(request: Request, run_id: str) -> None:
+def check_request(request: Request, run_id: str) -> None:
     """Check that every value could be honoured by some hosts.
 
     Raises: UsageError for the first value that none could.

@@ -17,7 +17,7 @@ from dispatcher.plan.job.request import (
     Program,
     Request,
     Restarts,
-    check,
+    check_request,
     parse_nproc,
     parse_seconds,
     parse_signal,
@@ -52,10 +52,10 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
         return request(**{field: number})
 
     for number in (1, high):
-        assert check(asked(number), "run") is None  # type: ignore[func-returns-value]
+        assert check_request(asked(number), "run") is None  # type: ignore[func-returns-value]
     for number in (0, high + 1, -1):
         with pytest.raises(UsageError) as caught:
-            check(asked(number), "run")
+            check_request(asked(number), "run")
         assert caught.value.message == f"{flag}: {number} is not between 1 and {high}"
 
 
@@ -72,9 +72,9 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
 )
 def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> None:
     for word in known:
-        assert check(request(**{field: word}), "run") is None  # type: ignore[func-returns-value]
+        assert check_request(request(**{field: word}), "run") is None  # type: ignore[func-returns-value]
     with pytest.raises(UsageError) as caught:
-        check(request(**{field: "board"}), "run")
+        check_request(request(**{field: "board"}), "run")
     assert caught.value.message == f"{flag}: 'board' is not one of {', '.join(known)}"
 
 
@@ -119,7 +119,7 @@ def test_what_no_hosts_could_honour(
     fields: dict[str, Any], run_id: str, said: str, hint: str | None
 ) -> None:
     with pytest.raises(UsageError) as caught:
-        check(request(**fields), run_id)
+        check_request(request(**fields), run_id)
     assert (caught.value.message, caught.value.hint) == (said, hint)
 
 
@@ -135,7 +135,7 @@ def test_what_no_hosts_could_honour(
     ],
 )
 def test_what_some_could(fields: dict[str, Any]) -> None:
-    assert check(request(**fields), "20260131-142501-k3f9x2_A.b") is None  # type: ignore[func-returns-value]
+    assert check_request(request(**fields), "20260131-142501-k3f9x2_A.b") is None  # type: ignore[func-returns-value]
 
 
 def test_what_nobody_said() -> None:
