@@ -19,7 +19,7 @@ from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions
 from dispatcher.model.names import fold_numbers
-from dispatcher.plan.job.binding import rule
+from dispatcher.plan.job.binding import binding_rule
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
 
@@ -55,7 +55,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     lines.append(f"folder      {plan.cwd}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
     by_file = "the CPUs that the rankfile names"
-    bound = by_file if plan.names_cpus else rule(plan.bind_to, plan.mapping)
+    bound = by_file if plan.names_cpus else binding_rule(plan.bind_to, plan.mapping)
     lines.append(f"bound to    {bound}{memory}")
 
     def variables(title: str, of: Mapping[str, str]) -> None:

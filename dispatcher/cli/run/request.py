@@ -29,7 +29,7 @@ from dispatcher.model.host import Hostlist
 from dispatcher.model.names import decoded, numbered_lines, parse_count, quoted
 from dispatcher.plan import variables
 from dispatcher.plan.hosts.filters import choose, fitting
-from dispatcher.plan.job.node_launchers import LAUNCHERS, launched, with_slots
+from dispatcher.plan.job.node_launchers import LAUNCHERS, start_words, with_slots
 from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.request import (
     Limits,
@@ -212,7 +212,7 @@ def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
     if launcher is not None:
         _nproc(options.nproc_per_node)  # torchrun takes the same words
         nproc = options.nproc_per_node
-        return Program("module", launched(launcher, words, _kind(options), nproc))
+        return Program("module", start_words(launcher, words, _kind(options), nproc))
     from dispatcher.cli import mistakes
 
     match _kind(options) if is_typed else "":

@@ -89,7 +89,7 @@ class Binding(Value):
     nics: tuple[str, ...] = ()
 
 
-def rule(target: BindTo, mapping: MapBy) -> str:
+def binding_rule(target: BindTo, mapping: MapBy) -> str:
     """The meaning of ``--bind-to`` for each rank, before the hosts have reported their CPUs."""
     unit = mapping.within
     if target not in DEALT or unit not in DEALT:
@@ -346,7 +346,7 @@ class _Chooser:
         return Binding(tuple(sorted(own)), self.numa_of(own))
 
 
-def grouped(
+def group_bindings(
     found: Sequence[Binding], ranks: Sequence[int], *, bound: bool
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """(text, ranks) for ranks with equal bindings, or without one for equal reasons, in order."""

@@ -92,7 +92,7 @@ LAUNCHERS: dict[str, NodeLauncher] = {
 }  # fmt: skip
 
 
-def launched(
+def start_words(
     name: str, words: Sequence[str], kind: Literal["script", "module", "command"], nproc: str | None
 ) -> tuple[str, ...]:
     """Module and arguments by which the launcher ``name`` starts ``words``, one on every host.
@@ -140,7 +140,7 @@ def check_even(name: str, nodes: Sequence[NodePlan]) -> None:
         )
 
 
-def world(plan: JobPlan, otherwise: int) -> dict[str, object]:
+def world_values(plan: JobPlan, otherwise: int) -> dict[str, object]:
     """The placeholders about all hosts. otherwise: slots of a host that names none."""
     slots = [
         (node.gpus or ())[: len(node.slots) or None]  # those chosen on the host, if any were
@@ -161,7 +161,7 @@ def world(plan: JobPlan, otherwise: int) -> dict[str, object]:
     }
 
 
-def filled(words: tuple[str, ...], values: Mapping[str, object]) -> tuple[str, ...]:
+def fill_words(words: tuple[str, ...], values: Mapping[str, object]) -> tuple[str, ...]:
     """``words`` with every known ``{name}`` replaced by its value.
 
     Raises: KeyError when a name of ``NAMES`` has no value.

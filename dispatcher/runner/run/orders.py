@@ -19,10 +19,10 @@ from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.model.host import Host
-from dispatcher.plan.job.binding import DEALT, Binding, bindings, grouped
+from dispatcher.plan.job.binding import DEALT, Binding, bindings, group_bindings
 from dispatcher.plan.job.devices import VARIABLE
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
-from dispatcher.plan.job.node_launchers import PER_NODE, filled, world
+from dispatcher.plan.job.node_launchers import PER_NODE, fill_words, world_values
 from dispatcher.plan.job.parts import PartPlan
 from dispatcher.plan.job.rank_environment import (
     Bound,
@@ -274,7 +274,7 @@ def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
     if untold and not plan.report_bindings:
         return None
     found, members = bindings_of(plan, node, facts), plan.nodes[node].ranks
-    bound, unbound = (grouped(found, members, bound=which) for which in (True, False))
+    bound, unbound = (group_bindings(found, members, bound=which) for which in (True, False))
     return RanksBound(node, bound, unbound, is_asked, plan.report_bindings)
 
 
@@ -308,7 +308,7 @@ def start_order(
         argv = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)
-            argv = filled(argv, values)
+            argv = fill_words(argv, values)
             environment = {name: str(values[name.lower()]) for name in PER_NODE} | environment
         words.append((_words(argv), [pack(raw(plan.part_of(rank).cwd))] if plan.parts else []))
         environments.append(environment)
@@ -348,7 +348,7 @@ def _place(
     """The values of the placeholders for the only process of a node."""
     node = plan.nodes[plan.ranks[rank].node]
     return {
-        **world(plan, _gpus(node, facts) or 1),
+        **world_values(plan, _gpus(node, facts) or 1),
         "nnodes": len(plan.nodes),
         "node_rank": node.index,
         "nproc_per_node": len(node.slots) or _gpus(node, facts) or 1,

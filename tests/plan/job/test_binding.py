@@ -14,7 +14,7 @@ from numa_machines import DGX_A100, NDV5, SMALL, Machine, with_idle_node
 from dispatcher.model.host import Host
 from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job import binding
-from dispatcher.plan.job.binding import Binding, Topology, bindings, cpu_set, grouped
+from dispatcher.plan.job.binding import Binding, Topology, bindings, cpu_set, group_bindings
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.placement import parse_mapping
 from dispatcher.remote.host.binding import topology
@@ -269,5 +269,5 @@ def test_what_no_kernel_says(there: Topology) -> None:
 
 def test_ranks_that_are_bound_alike_are_told_together() -> None:
     found = [Binding((0, 1), (0,)), Binding(why="why"), Binding((0, 1), (0,)), Binding(why="why")]
-    assert grouped(found, (4, 5, 6, 7), bound=True) == (("CPUs 0-1 of NUMA node 0", (4, 6)),)
-    assert grouped(found, (4, 5, 6, 7), bound=False) == (("why", (5, 7)),)
+    assert group_bindings(found, (4, 5, 6, 7), bound=True) == (("CPUs 0-1 of NUMA node 0", (4, 6)),)
+    assert group_bindings(found, (4, 5, 6, 7), bound=False) == (("why", (5, 7)),)

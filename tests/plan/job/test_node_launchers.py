@@ -18,10 +18,10 @@ from dispatcher.plan.job.node_launchers import (
     LAUNCHERS,
     NAMES,
     check_even,
-    filled,
-    launched,
+    fill_words,
+    start_words,
     with_slots,
-    world,
+    world_values,
 )
 from dispatcher.plan.job.request import Program, Request
 
@@ -39,27 +39,27 @@ VALUES: dict[str, object] = {name: f"<{name}>" for name in NAMES}
     ],
 )  # fmt: skip
 def test_filled(word: str, wanted: str) -> None:
-    assert filled((word,), VALUES) == (wanted,)
+    assert fill_words((word,), VALUES) == (wanted,)
 
 
 @given(st.lists(st.text(alphabet="{}ab_ host", max_size=20)))
 def test_every_other_word_stands(words: list[str]) -> None:
-    for before, after in zip(words, filled(tuple(words), VALUES), strict=True):
+    for before, after in zip(words, fill_words(tuple(words), VALUES), strict=True):
         if not any(f"{{{name}}}" in before for name in NAMES):
             assert after == before
 
 
 def test_a_value_is_not_filled_again() -> None:
-    assert filled(("{host}",), {**VALUES, "host": "{run_id}"}) == ("{run_id}",)
+    assert fill_words(("{host}",), {**VALUES, "host": "{run_id}"}) == ("{run_id}",)
 
 
 def test_a_name_without_a_value() -> None:
     with pytest.raises(KeyError, match="host"):
-        filled(("{host}",), {})
+        fill_words(("{host}",), {})
 
 
 def test_torchrun_is_told_where_to_meet() -> None:
-    words = launched("torchrun", ("t.py", "{nproc_per_node}"), "script", "4")
+    words = start_words("torchrun", ("t.py", "{nproc_per_node}"), "script", "4")
     assert words == (
         "torch.distributed.run", "--nnodes", "{nnodes}", "--nproc-per-node", "4",
         "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
@@ -84,9 +84,9 @@ Kind = Literal["script", "module", "command"]
 def test_modules_and_commands(name: str, kind: Kind, form: str | None) -> None:
     if form is None:
         with pytest.raises(UsageError, match=f"--launcher {name} starts scripts only"):
-            launched(name, ("p", "x"), kind, None)
+            start_words(name, ("p", "x"), kind, None)
     else:
-        assert launched(name, ("--own", "p", "x"), kind, None)[-4:] == (form, "--own", "p", "x")
+        assert start_words(name, ("--own", "p", "x"), kind, None)[-4:] == (form, "--own", "p", "x")
 
 
 def test_what_the_table_fills_in_is_known() -> None:
@@ -116,7 +116,7 @@ def plan_of(*hosts: Host, **fields: Any) -> JobPlan:
 def test_the_world_of_all_hosts(
     hosts: list[Host], size: int, info: dict[str, list[object]]
 ) -> None:
-    found = world(plan_of(*hosts), 4)
+    found = world_values(plan_of(*hosts), 4)
     assert found["world_size"] == size
     assert json.loads(base64.urlsafe_b64decode(str(found["world_info"]))) == info
 
