@@ -384,9 +384,9 @@ def _no_script(words: Sequence[str]) -> UsageError:
 
 def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
     """Refuse variables before a program, as for a shell. as_is: --no-python is there."""
-    from dispatcher.plan.compat import assigned
+    from dispatcher.plan.compat import split_variables
 
-    found, rest = assigned(words)
+    found, rest = split_variables(words)
     if found and rest and words[0] != "env" and not any(map(_SHELL.intersection, found)):
         exports = [word for one in found for word in ("-x", hidden(one))]
         hint = _begun(rest, *exports) if as_is else _bare(rest, *exports)

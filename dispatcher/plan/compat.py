@@ -62,7 +62,7 @@ def translate(words: Sequence[str], read: ReadFile | None = None, pythonpath: st
     before the launcher, as for a shell or ``env``. Raises: UsageError for a launcher or a flag that
     is not known, or cannot be met.
     """
-    variables, words = assigned(words)
+    variables, words = split_variables(words)
     name, rest = _launcher(words)
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
@@ -92,10 +92,10 @@ def translate(words: Sequence[str], read: ReadFile | None = None, pythonpath: st
 
 def is_known(words: Sequence[str]) -> bool:
     """Whether ``words`` are the command line of a launcher that ``translate`` knows."""
-    return _launcher(assigned(words)[1])[0] in _LAUNCHERS
+    return _launcher(split_variables(words)[1])[0] in _LAUNCHERS
 
 
-def assigned(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+def split_variables(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     """The words that set variables before a command, and the command."""
     rest = words[1:] if words and words[0] == "env" else words
     count = next((n for n, word in enumerate(rest) if not _VARIABLE.match(word)), len(rest))

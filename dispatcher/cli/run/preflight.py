@@ -81,7 +81,7 @@ def preflight(
     """
     if not asks(options):
         return Decision(plan)
-    from dispatcher.plan.job.reassignment import without
+    from dispatcher.plan.job.reassignment import without_hosts
 
     report = _examined(plan, options, ask, passwords)
     places = (*plan.nodes, *plan.spares)
@@ -90,7 +90,7 @@ def preflight(
         for place, host in zip(places, report.hosts.values(), strict=True)
         if not host.level.fit
     }
-    fitness = without(plan, unfit, shrink=bool(options.exclude_unhealthy))
+    fitness = without_hosts(plan, unfit, shrink=bool(options.exclude_unhealthy))
     verdict = _rejected(plan, fitness, report) if fitness.vacant else None
     return Decision(fitness.plan, fitness.excluded, verdict, report)
 

@@ -28,7 +28,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import decoded, numbered_lines, parse_count, quoted
 from dispatcher.plan import variables
-from dispatcher.plan.hosts.filters import choose, fitting
+from dispatcher.plan.hosts.filters import choose_hosts, fitting
 from dispatcher.plan.job.node_launchers import LAUNCHERS, start_words, with_slots
 from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.request import (
@@ -193,7 +193,7 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
     include, exclude = found.get("include"), found.get("exclude")
     if any(map(origin, given)):
         nobody = "include" in given and include is None
-        if nobody or not choose(hosts.hosts, include, exclude):
+        if nobody or not choose_hosts(hosts.hosts, include, exclude):
             filters = " and ".join(value_origin(name, f"--{name}") for name in given)
             raise NoHosts(f"no host is left after {filters}", hint=WITHOUT)
     return include, exclude

@@ -24,7 +24,7 @@ from dispatcher.output.page import Told, run_page
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.timeline import History, phases
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.rank_environment import written
+from dispatcher.plan.job.rank_environment import limits_record
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
@@ -217,5 +217,5 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
 
 def _others(found: Any, usual: Limits | Restarts, before: str) -> dict[str, Any]:
     """The fields of ``found`` that differ from ``usual``."""
-    known = written(usual)
+    known = limits_record(usual)
     return {f"{before}{n}": v for n, v in dict(found or {}).items() if known.get(n) != v}

@@ -43,7 +43,7 @@ def slots_of(host: Host) -> tuple[str, ...] | None:
     return None if host.slots is None else tuple(map(str, range(host.slots)))
 
 
-def choose(
+def choose_hosts(
     hosts: Sequence[Host], include: str | None = None, exclude: str | None = None
 ) -> tuple[Choice, ...]:
     """The hosts and slots that the filters leave, in the hosts' order; may be empty.

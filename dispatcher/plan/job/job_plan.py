@@ -26,13 +26,13 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
-from dispatcher.plan.hosts.filters import choose
+from dispatcher.plan.hosts.filters import choose_hosts
 from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
-from dispatcher.plan.job.placement import MapBy, Placed, divide
+from dispatcher.plan.job.placement import MapBy, Placed, divide_hosts
 from dispatcher.plan.job.request import JobSettings, Request, check_request
 from dispatcher.plan.variables import exported
 
@@ -216,13 +216,13 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     mapping = placement.parse_mapping(request.map_by)
     if mapping.each is not None and mapping.within == "node":
         request = replace(request, map_by="block", nproc_per_node=mapping.each)
-    choices = choose(request.hosts.hosts, request.include, request.exclude)
+    choices = choose_hosts(request.hosts.hosts, request.include, request.exclude)
     if not choices:
         filters = {"--include": request.include, "--exclude": request.exclude}
         flags = " and ".join(flag for flag, text in filters.items() if text is not None)
         raise NoHosts(f"no host is left after {flags}")
     least = request.restarts.min_nodes
-    choices, spares = divide(choices, request.nnodes, request.spares, least)
+    choices, spares = divide_hosts(choices, request.nnodes, request.spares, least)
     if least is not None and least > len(choices):
         raise TooFewHosts(f"--min-nodes {least}: only {plural(len(choices), 'host')} to start on")
     nodes = [

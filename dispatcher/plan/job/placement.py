@@ -169,7 +169,7 @@ def ranks_of(counts: Sequence[int], map_by: str = "block") -> tuple[tuple[int, .
     return tuple(map(tuple, ranks))
 
 
-def divide(
+def divide_hosts(
     choices: Sequence[Choice], nnodes: int | None, spares: int | None, least: int | None = None
 ) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
     """Hosts to use and hosts to spare, both in the order given.

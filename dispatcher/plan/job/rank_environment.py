@@ -190,7 +190,7 @@ _KEYS = {
 }  # fmt: skip
 
 
-def written(limits: Limits | Restarts) -> dict[str, Any]:
+def limits_record(limits: Limits | Restarts) -> dict[str, Any]:
     """The fields as plan.json has them."""
     return {_KEYS.get(name, name): item for name, item in vars(limits).items()}
 
@@ -227,7 +227,7 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
              "environment": redacted(dict(own(place.rank)))}
             for place in plan.ranks
         ],
-        "limits": written(plan.limits), "restarts": written(plan.restarts),
+        "limits": limits_record(plan.limits), "restarts": limits_record(plan.restarts),
         "bind_to": plan.bind_to, "mem_bind": plan.mem_bind, "notices": list(plan.notices),
     }  # fmt: skip
     if plan.parts:

@@ -2,7 +2,7 @@
 
 A host that takes the place of another takes its number and its ranks. Where none can, the node
 drops out and the others close up: new ranks, a new world size. ``core.run.restart`` decides
-between two attempts; ``without`` and its like before the start, for hosts that are not fit.
+between two attempts; ``without_hosts`` and its like before the start, for hosts that are not fit.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Fitness(Value):
     vacant: tuple[int, ...] = ()
 
 
-def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness:
+def without_hosts(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness:
     """``plan`` without the hosts ``unfit`` (number -> why not; spares count after the nodes).
 
     shrink: with fewer nodes rather than not at all; ``--min-nodes`` says how few.

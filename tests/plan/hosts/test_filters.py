@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Host
-from dispatcher.plan.hosts.filters import choose, fitting
+from dispatcher.plan.hosts.filters import choose_hosts, fitting
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
 H1 = "w0 slots=4"
@@ -17,7 +17,7 @@ H2 = "w0 slots=4\nw1 slots=4"
 
 
 def chosen(hosts: str, include: str | None = None, exclude: str | None = None) -> dict[str, str]:
-    found = choose(parse_hostfile(hosts, "hf").hosts, include, exclude)
+    found = choose_hosts(parse_hostfile(hosts, "hf").hosts, include, exclude)
     return {
         choice.host.name: "?" if choice.slots is None else ",".join(choice.slots)
         for choice in found
@@ -88,7 +88,7 @@ def test_of_a_filter_for_others_what_fits_is_left(text: str, left: str | None) -
     hosts = parse_hostfile("w[0-1]\n[::1]", "hf").hosts
     found = fitting(text, hosts, "f", strict=False)
     if found is not None:
-        assert choose(hosts, include=found) == choose(hosts, include=left)
+        assert choose_hosts(hosts, include=found) == choose_hosts(hosts, include=left)
     else:
         assert left is None
     with pytest.raises(PlanError, match=r"^f: no host 'm1'"):
@@ -149,7 +149,7 @@ def test_include_and_exclude_of_the_same_filter_share_everything(
 def test_whether_gpus_were_named(
     hosts: str, include: str | None, exclude: str | None, named: bool
 ) -> None:
-    (choice,) = choose(parse_hostfile(hosts, "hf").hosts, include, exclude)
+    (choice,) = choose_hosts(parse_hostfile(hosts, "hf").hosts, include, exclude)
     assert choice.named is named
 
 
@@ -215,7 +215,7 @@ def test_many_known_hosts_are_cut_short() -> None:
     for count in (1000, 5000):
         hosts = [Host(f"a{i}b{i * 7919 % 977}") for i in range(count)]
         with pytest.raises(PlanError) as caught:
-            choose(hosts, "a1b103x")
+            choose_hosts(hosts, "a1b103x")
         assert len(caught.value.message) < 360
         assert caught.value.message.endswith("...)")
         assert caught.value.hint == "did you mean a1b103?"

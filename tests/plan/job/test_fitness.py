@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cases import cases
 
-from dispatcher.plan.job.reassignment import Exclusion, Fitness, without
+from dispatcher.plan.job.reassignment import Exclusion, Fitness, without_hosts
 from dispatcher.plan.job.request import Restarts
 from plan.job.test_reassignment import names, planned
 
@@ -30,7 +30,7 @@ def test_who_is_left(
     spares: list[str],
     by: dict[str, str | None],
 ) -> None:
-    found = without(planned(hosts, **flags), dict.fromkeys(unfit, "why"), shrink=shrink)
+    found = without_hosts(planned(hosts, **flags), dict.fromkeys(unfit, "why"), shrink=shrink)
     assert (names(found.plan.nodes), names(found.plan.spares), found.vacant) == (left, spares, ())
     assert set(found.excluded) == {Exclusion(host, "why", who) for host, who in by.items()}
     places = (*found.plan.nodes, *found.plan.spares)
@@ -41,13 +41,13 @@ def test_who_is_left(
 def test_nothing_fits() -> None:
     plan = planned("n[1-3]:2")
     for unfit, shrink in (([1], False), ([0, 1, 2], True)):
-        found = without(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
+        found = without_hosts(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
         assert (found.plan, found.vacant) == (plan, tuple(unfit))
 
 
 def test_nobody_is_unfit() -> None:
     plan = planned("n[1-4]:2", spares=1)
-    assert without(plan, {}, shrink=True).plan == plan
+    assert without_hosts(plan, {}, shrink=True).plan == plan
 
 
 @cases(
@@ -61,7 +61,7 @@ def test_how_few_are_enough(
     least: int | None, unfit: list[int], shrink: bool, vacant: tuple[int, ...]
 ) -> None:
     plan = planned("n[1-3]:2", restarts=Restarts(most=1, min_nodes=least))
-    found = without(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
+    found = without_hosts(plan, dict.fromkeys(unfit, "why"), shrink=shrink)
     assert found.vacant == vacant
     assert (found.plan == plan) == bool(vacant)
     assert [one.by for one in found.excluded] == [None] * len(unfit)
@@ -69,7 +69,7 @@ def test_how_few_are_enough(
 
 def test_each_spare_has_one_place() -> None:
     plan = planned("n[1-5]:2", spares=2)
-    found = without(plan, {0: "a", 1: "b", 2: "c"}, shrink=True)
+    found = without_hosts(plan, {0: "a", 1: "b", 2: "c"}, shrink=True)
     assert found == Fitness(
         found.plan,
         (Exclusion("n1", "a", "n4"), Exclusion("n2", "b", "n5"), Exclusion("n3", "c", None)),

@@ -12,7 +12,7 @@ from dispatcher.plan.hosts.hostfile import parse_hostfile
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.parts import Part, names
 from dispatcher.plan.job.rank_environment import describe_plan, rank_environment
-from dispatcher.plan.job.reassignment import without
+from dispatcher.plan.job.reassignment import without_hosts
 from dispatcher.plan.job.request import Request, Restarts
 
 
@@ -175,7 +175,7 @@ def test_what_people_call_it(programs: tuple[str, ...], found: tuple[str, ...]) 
 def test_a_program_does_not_lose_its_hosts() -> None:
     """Fewer hosts might leave a program without ranks."""
     plan = planned("n[1-3] slots=2", "a 2", "b 4")
-    assert without(plan, {2: "it is hot"}, shrink=True).vacant == (2,)
+    assert without_hosts(plan, {2: "it is hot"}, shrink=True).vacant == (2,)
     spare = planned("n[1-3] slots=2", "a 2", "b 2", spares=1)
-    changed = without(spare, {1: "it is hot"}, shrink=False).plan
+    changed = without_hosts(spare, {1: "it is hot"}, shrink=False).plan
     assert ranks(changed) == {"n1": (0, 1), "n3": (2, 3)}

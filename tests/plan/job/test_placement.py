@@ -13,7 +13,7 @@ from dispatcher.model.errors import PlanError
 from dispatcher.model.host import Host
 from dispatcher.plan.hosts.filters import Choice
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.placement import TooFewSlots, divide, ranks_of, shares
+from dispatcher.plan.job.placement import TooFewSlots, divide_hosts, ranks_of, shares
 
 
 @cases(
@@ -130,7 +130,7 @@ def test_hosts_to_use_and_to_spare(
     nnodes: int | None, spares: int | None, used: str, spared: str
 ) -> None:
     choices = [Choice(Host(name, spare=name == "s"), None) for name in "sabcd"]
-    found = divide(choices, nnodes, spares)
+    found = divide_hosts(choices, nnodes, spares)
     assert tuple(map(named, found)) == (list(used), list(spared))
 
 
@@ -142,9 +142,9 @@ def test_a_range_takes_what_there_is(
     nnodes: int, spares: int | None, least: int, used: str
 ) -> None:
     choices = [Choice(Host(name), None) for name in "abcd"]
-    assert named(divide(choices, nnodes, spares, least)[0]) == list(used)
+    assert named(divide_hosts(choices, nnodes, spares, least)[0]) == list(used)
     with pytest.raises(PlanError):
-        divide(choices, 6, spares, 5)
+        divide_hosts(choices, 6, spares, 5)
 
 
 @cases(
@@ -160,7 +160,7 @@ def test_a_range_takes_what_there_is(
 def test_too_few_hosts(hosts: str, nnodes: int | None, spares: int | None, said: str) -> None:
     choices = [Choice(Host(name, spare=name == "s"), None) for name in hosts]
     with pytest.raises(PlanError) as caught:
-        divide(choices, nnodes, spares)
+        divide_hosts(choices, nnodes, spares)
     assert caught.value.message == said
 
 

@@ -104,7 +104,7 @@ def test_ranks_keep_their_places_while_no_node_is_gone() -> None:
     plan = planned("n0:2,n1:2", rankfile=("rf", text))
     assert [node.ranks for node in plan.nodes] == [(0, 2), (1, 3)]
     assert reassignment.shrunk(plan, frozenset()) is plan
-    left = reassignment.without(plan, {1: "it is unfit"}, shrink=True)
+    left = reassignment.without_hosts(plan, {1: "it is unfit"}, shrink=True)
     assert (left.plan, left.vacant) == (plan, (1,))
     spare = NodePlan(2, parse_inline("s:2").hosts[0], ("0", "1"))
     found = reassignment.with_host(plan, 0, spare)
