@@ -7,8 +7,8 @@
                              restart-1/rank-...      the same of ranks started again
                              dispatch.jsonl, plan.json, report.json, launcher.log
 
-Files that only this user may change are made here: folders (``private_folder``) and files (``create_file``).
-So is the protection of a process's memory that holds a secret (``keep_memory_ours``).
+Files that only this user may change are made here: folders (``private_folder``) and files
+(``create_file``). ``keep_memory_ours`` protects a process's memory that holds a secret.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import quoted
-from dispatcher.model.names import size
+from dispatcher.model.names import quoted, size
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
