@@ -384,6 +384,8 @@ def _no_script(words: Sequence[str]) -> UsageError:
 
 def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
     """Refuse variables before a program, as for a shell. as_is: --no-python is there."""
+    if "=" not in words[0] and words[0] != "env":
+        return
     from dispatcher.plan.compat import split_variables
 
     found, rest = split_variables(words)

@@ -42,6 +42,9 @@ def teach(parser: Any, command: click.Command) -> None:
     def long(name: str, value: str | None, state: Any) -> None:
         if name == "-np" and "--np" in parser._long_opt:
             name = "--np"
+        if not name.startswith("--") and name not in parser._long_opt:
+            # click's own error looks for like names, 2 ms, and then reads the word as letters
+            raise click.NoSuchOption(name, "", ctx=parser.ctx)
         match_long(name, bare.get(name) if value is None else value, state)
 
     def short(word: str, state: Any) -> None:
