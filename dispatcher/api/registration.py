@@ -73,6 +73,7 @@ class JobRecord(Sink):
         try:
             self._folder = registry.enroll(
                 self._plan.run_id,
+                name=self._plan.name,
                 program=self._plan.command,
                 hosts=[(host.name, host.user, host.port) for host in hosts],
                 ranks=None if self._plan.is_open else self._plan.world_size,

@@ -142,7 +142,7 @@ class Report(Value):
     by host. nccl: its network, by host. log_dir: of the run's files. errors: the ranks' own
     reasons, the cause's first. before: ranks that had exited 0 before the cause. ended: rank -> the
     last signal that dispatch had sent it when it ended, such as SIGTERM. may_run_on: hosts that
-    were lost, and for how many seconds more ranks may live there.
+    were lost, and for how many seconds more ranks may live there. name: of the job (--name).
     """
 
     unwritten = ("log_dir",)
@@ -170,6 +170,7 @@ class Report(Value):
     before: tuple[str, ...] = ()
     ended: Mapping[str, str] = field(default_factory=dict)
     may_run_on: Mapping[str, float] = field(default_factory=dict)
+    name: str | None = None
 
     @property
     def ok(self) -> bool:
@@ -309,6 +310,7 @@ class Fold(RunState):
             before=tuple(map(placement.name, verdict.before)),
             ended={placement.name(rank): signal_name(sent) for rank, sent in verdict.ended.items()},
             may_run_on=dict(verdict.may_run_on),
+            name=began.job_name,
         )
 
     def _ranks(

@@ -167,7 +167,10 @@ class RunSession:
         transport that this machine does not have.
         """
         at = time.monotonic()
-        began = RunBegan(self.plan.run_id, time.time(), tuple(self._hosts), tuple(self._excluded))
+        began = RunBegan(
+            self.plan.run_id, time.time(), tuple(self._hosts), tuple(self._excluded),
+            job_name=self.plan.name,
+        )  # fmt: skip
         left_out = [] if verdict else self._excluded
         known = [began, *(HostExcluded(one.host, one.why, one.by) for one in left_out)]
         verdict = self._runner.run(verdict, handled, known)

@@ -97,7 +97,7 @@ def _stat(pid: int) -> list[str]:
 class Job(Value):
     """A job's record. ``folder``: of the record; ``logs``: None if it keeps none.
 
-    hosts: (name, user, port). reach: the flags that say how hosts are reached.
+    hosts: (name, user, port). reach: the flags that say how hosts are reached. name: the user's.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
     by_program: begun by a program that imports dispatcher; no terminal shows it.
     """
@@ -116,6 +116,7 @@ class Job(Value):
     end: Mapping[str, Any] | None
     doing: str = RUNNING
     by_program: bool = False
+    name: str | None = None
 
     @property
     def state(self) -> str:
@@ -128,6 +129,11 @@ class Job(Value):
             return RUNNING
         # one that has ended since this was read ran when it was read, and was not killed
         return RUNNING if (self.folder / "end.json").exists() else DEAD
+
+    @property
+    def title(self) -> str:
+        """Its name, if it has one, and its id."""
+        return f"{self.name} ({self.run_id})" if self.name else self.run_id
 
     @property
     def targets(self) -> tuple[Host, ...]:
@@ -164,6 +170,7 @@ def enroll(
     detached: bool,
     reach: Mapping[str, Any],
     by_program: bool = False,
+    name: str | None = None,
 ) -> Path:
     """Write down that this process is the launcher of ``run_id``; the folder of the record.
 
@@ -190,6 +197,7 @@ def enroll(
         "logs": None if logs is None else os.path.abspath(logs),
         "detached": detached,
         "by_program": by_program,
+        "name": name,
         "reach": dict(reach),
     }
     try:
@@ -269,9 +277,10 @@ def jobs() -> list[Job]:
 
 
 def find(name: str | None, *, runs: bool = False) -> Job:
-    """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
+    """The job that ``name`` means: a name, the start of an id or of its last part, or ``latest``.
 
-    None is the only running job, or the only job. runs: it is useful only while it runs.
+    Of jobs of one name it is the newest that runs, else the newest. None is the only running job,
+    or the only job. runs: it is useful only while it runs.
     Raises: UsageError if no job fits, or several.
     """
     known = jobs()
@@ -289,10 +298,19 @@ def find(name: str | None, *, runs: bool = False) -> Job:
         if len(meant) == 1:
             return meant[0]
         raise errors.AmbiguousJob(f"which of {len(meant)} jobs?", hint="dispatch jobs, or: latest")
+    if named := [job for job in known if name and job.name == name]:
+        running = [job for job in named if job.state == RUNNING]
+        if len(running) > 1:
+            raise errors.AmbiguousJob(
+                f"{len(running)} running jobs have the name {name!r}",
+                hint=", ".join(job.run_id for job in running),
+            )
+        return (running or named)[-1]
     fits = [job for job in known if job.run_id.startswith(name)]
     fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
     if not fits:
-        near = nearest(name, [*(job.run_id.split("-")[-1] for job in known), "latest"])
+        words = [word for job in known for word in (job.run_id.split("-")[-1], job.name) if word]
+        near = nearest(name, [*words, "latest"])
         hint = f"{near}  # did you mean this job?" if near else "dispatch jobs"
         raise errors.NoSuchJob(f"this machine has no record of job {name!r}", hint=hint)
     if len(fits) > 1:
@@ -332,6 +350,7 @@ def _read(folder: Path) -> Job | None:
             end=end,
             doing=_doing(folder),
             by_program=bool(record.get("by_program")),
+            name=record.get("name"),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None

@@ -58,6 +58,7 @@ class PlannedPart(TypedDict):
 class _Plan(TypedDict):
     schema: Literal["plan/1"]
     run_id: str
+    name: str | None
     world_size: int | None
     cwd: str
     nodes: list[PlannedNode]
@@ -78,7 +79,7 @@ class Plan(_Plan, total=False):
     ranks. exports: variables that all ranks get. limits, restarts: seconds and numbers, as options
     set them. bind_to, mem_bind: as options set them; hosts report CPUs only when asked. notices:
     notes for the user. parents: with ``--fanout-tree``, host -> the host that leads to it. parts:
-    the programs, if there are several.
+    the programs, if there are several. name: of the job (--name).
     """
 
     parents: dict[str, str]

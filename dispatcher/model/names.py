@@ -23,6 +23,9 @@ _MOST_ALIKE = 1000
 
 _HOST = re.compile(r"[A-Za-z0-9_.-]+\Z")
 _ZONE = re.compile(r"[A-Za-z0-9_.-]+\Z")
+_JOB = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
+#: a word for a job that is no name of one: the newest, or what begins as a run id does
+_OTHER_JOB = re.compile(r"latest\Z|[0-9]{8}-[0-9]{6}")
 _USER_REFUSED = frozenset("'`\"$\\;&<>|(){},@:/#[]*?!~^=%")
 
 
@@ -131,6 +134,18 @@ def _hint_for(char: str) -> str | None:
         "=": "the host comes first, then its options: n1 slots=8",
         ";": "separate hosts by commas or lines",
     }.get(char)
+
+
+def check_job(name: str) -> str:
+    """``name`` itself, fit to be the name of a job. Raises: BadName."""
+    if not _JOB.match(name):
+        raise BadName(
+            f"not the name of a job: {quoted(name)}",
+            hint="letters, digits and -_. (not first: - and .), at most 64",
+        )
+    if _OTHER_JOB.match(name):
+        raise BadName(f"{quoted(name)} already means another job", hint="begin with a word")
+    return name
 
 
 def check_user(name: str) -> str:

@@ -106,11 +106,12 @@ def seconds_text(value: float) -> str:
 
 def run_page(history: History, told: Told) -> str:
     """The page of a run."""
-    run_id = history.began.run_id if history.began else "?"
+    began = history.began
+    title = " ".join(filter(None, (began.job_name, began.run_id))) if began else "?"
     spans = _of_hosts(history)
     kind = {True: "good", False: "bad", None: "dim"}[told.ok]
     state = f"<span class='badge {kind}'>{escaped(told.state)}</span>"
-    parts = [f"<h1>{escaped(run_id)} {state}</h1>", f"<p>{escaped(_facts(history))}</p>"]
+    parts = [f"<h1>{escaped(title)} {state}</h1>", f"<p>{escaped(_facts(history))}</p>"]
     if told.verdict:
         parts += ["<h2>Verdict</h2>", _block(told.verdict)]
     for whose, lines in told.tails:
@@ -124,7 +125,7 @@ def run_page(history: History, told: Told) -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
         '<meta name=viewport content="width=device-width">',
-        f"<title>{escaped(run_id)}: {escaped(told.state)}</title><style>{_STYLE}</style></head>",
+        f"<title>{escaped(title)}: {escaped(told.state)}</title><style>{_STYLE}</style></head>",
         "<body>", *parts, "</body></html>\n",
     ])  # fmt: skip
 

@@ -141,7 +141,7 @@ def asked(
         ("dispatch kill -H hf", "-H: no such option here; dispatch sweep has it",
          "dispatch kill --help"),
         ("dispatch -H n1 --xyzzy a.py", "--xyzzy: no such option", "dispatch --help"),
-        ("dispatch -H n1 --name exp1 a.py", "--name: no such option", "dispatch --help"),
+        ("dispatch -H n1 --topic exp1 a.py", "--topic: no such option", "dispatch --help"),
         ("dispatch -H n1 --mail-to me a.py", "--mail-to: no such option", "dispatch --help"),
         ("dispatch history", "'history': no such command or script in this folder",
          "dispatch jobs -a"),

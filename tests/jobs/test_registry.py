@@ -36,10 +36,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "dispatch"
 
 
-def enroll(run_id: str = "20260131-142501-k3f9x2", **reach: str) -> Path:
+def enroll(
+    run_id: str = "20260131-142501-k3f9x2", *, name: str | None = None, **reach: str
+) -> Path:
     return registry.enroll(
         run_id, program=["a", "\udcff"], hosts=[("n1", None, 22)], ranks=1, logs=None,
-        detached=True, reach={"transport": "auto", **reach},
+        detached=True, reach={"transport": "auto", **reach}, name=name,
     )  # fmt: skip
 
 
@@ -52,6 +54,23 @@ def test_a_job_is_found_by_its_start_or_its_end() -> None:
     for name in ("2026", "zz", "", None):
         with pytest.raises(UsageError):
             registry.find(name)
+
+
+def test_a_name_is_its_newest_running_job_or_else_its_newest() -> None:
+    folders = [enroll(f"20260131-14250{n}-aaaaa{n}", name="lr.1") for n in range(3)]
+    enroll("20260131-142509-bbbbbb")
+    with pytest.raises(UsageError, match=r"3 running jobs have the name 'lr\.1'") as told:
+        registry.find("lr.1")
+    assert told.value.hint == ", ".join(folder.name for folder in folders)
+    for ends, found in ((2, None), (0, 1), (1, 2)):
+        registry.conclude(folders[ends], 0, [])
+        if found is not None:
+            assert registry.find("lr.1").folder == folders[found]
+    with pytest.raises(UsageError) as told:
+        registry.find("lr.2")
+    assert (registry.find("aaaaa0").title, told.value.hint) == (
+        "lr.1 (20260131-142500-aaaaa0)", "dispatch jobs",
+    )  # fmt: skip
 
 
 def test_what_is_written_down_is_read_again(

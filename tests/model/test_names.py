@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from cases import cases
 
@@ -13,6 +15,7 @@ from dispatcher.model.names import (
     BadName,
     check_host,
     check_interface,
+    check_job,
     check_user,
     clock,
     decoded,
@@ -57,6 +60,20 @@ def test_the_dot_of_the_root_takes_no_room() -> None:
     name = "x" * LONGEST_HOST
     assert check_host(name) == name
     assert check_host(name + ".") == name + "."
+
+
+@cases(
+    ("name", "fits"),
+    [
+        ("lr-3e-4", True), ("_A.b", True), ("7", True), ("x" * 64, True), ("latest2", True),
+        ("20260131", True), ("", False), ("x" * 65, False), ("-x", False), (".x", False),
+        ("a b", False), ("a\n", False), ("\u00e4", False), ("a/b", False), ("latest", False),
+        ("20260131-142501", False), ("20260131-142501-k3f9x2", False),
+    ],
+)  # fmt: skip
+def test_a_job_name(name: str, fits: bool) -> None:
+    with nullcontext() if fits else pytest.raises(BadName):
+        assert check_job(name) == name
 
 
 @cases(

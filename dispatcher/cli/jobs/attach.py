@@ -55,8 +55,8 @@ from dispatcher.remote.protocol.frames import STDERR
 class AttachOptions(LineOptions, section="Output"):
     """Show the output of a job from now on, and its verdict.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. The exit code is the job's.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest. If
+    only one job runs you need not name it. The exit code is the job's.
 
     Ctrl-C detaches, with exit code 130. The job goes on, also if you close this terminal. Up to 16
     terminals may attach. The lines come from the job's files, so a paused terminal neither delays
@@ -108,7 +108,7 @@ def attach(options: AttachOptions) -> int:
             call.order("attach", notes=not options.quiet, picture=watch.has_footer)
             return follow(watch, call)
     except KeyboardInterrupt:
-        say(f"\nnote: detached; job {found.run_id} goes on; to end it: dispatch stop")
+        say(f"\nnote: detached; job {found.title} goes on; to end it: dispatch stop")
         return errors.SIGNAL_BASE + 2
 
 
@@ -144,9 +144,9 @@ class StopOptions(Options):
     Its ranks get SIGTERM (or the run's --stop-signal), then time to end by themselves (the run's
     --grace), then SIGKILL.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. It may also be a program's job, or one in another terminal. After Ctrl-C
-    dispatch stop does not wait any longer; the job still ends.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest. If
+    only one job runs you need not name it. It may also be a program's job, or one in another
+    terminal. After Ctrl-C dispatch stop does not wait any longer; the job still ends.
     """
 
     examples = (
@@ -211,8 +211,9 @@ GOES_ON = (registry.RUNNING, registry.ELSEWHERE)
 class LogsOptions(Options):
     """Show the output of a job's ranks so far, one rank after the other.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job is known you
-    need not name it. Lines of a job with --log-merge come in the order in which they were written.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest. If
+    only one job is known you need not name it. Lines of a job with --log-merge come in the order in
+    which they were written.
     """
 
     examples = (
@@ -450,7 +451,7 @@ def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
     else:
         for line in lines:
             say(line)
-    say(f"note: job {job.run_id} ended, exit code {code}")
+    say(f"note: job {job.title} ended, exit code {code}")
     return code
 
 

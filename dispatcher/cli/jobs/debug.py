@@ -24,8 +24,8 @@ from dispatcher.output.files.journal import JournalState
 class DebugOptions(Options):
     """Debug a running rank with pdb, on this terminal.
 
-    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
-    the background or in another terminal, you need not name it.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs -a lists, or latest.
+    If only one job runs, in the background or in another terminal, you need not name it.
 
     The rank stops where it is and goes on when you type c or q, or close the terminal. A rank that
     calls breakpoint() waits for this command. The rank must run Python that dispatch has started,

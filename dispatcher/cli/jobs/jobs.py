@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from fnmatch import fnmatchcase
 
 import click
 
 from dispatcher.cli import columns, print_lines, tell
-from dispatcher.cli.options.declaration import Options, json_option, option
+from dispatcher.cli.options.declaration import Options, json_option, option, preset
 from dispatcher.jobs import registry
 from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
@@ -26,7 +27,8 @@ class ListedJob(Document):
 
     state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
     exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
-    ended: seconds since 1970. logs: the folder of its files.
+    ended: seconds since 1970. logs: the folder of its files. name: as --name gave it. verdict:
+    dispatch's lines at the end.
     """
 
     schema = "job/1"
@@ -42,6 +44,8 @@ class ListedJob(Document):
     ended: float | None
     logs: str | None
     detached: bool
+    name: str | None
+    verdict: tuple[str, ...]
 
 
 class JobsOptions(Options):
@@ -55,25 +59,35 @@ class JobsOptions(Options):
 
     examples = (
         ("dispatch jobs", "running ones, and those of the last 7 days that no terminal had"),
-        ("dispatch jobs -a", "all jobs on record"),
+        ("dispatch jobs -a", "all jobs on record, with their verdicts"),
+        ("dispatch jobs -a --name 'lr-*'", "the jobs of a sweep"),
         ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
     )
 
-    everything: bool = option("-a", "--all", help="Also list ended foreground runs and older runs.")
+    everything: bool = option(
+        "-a", "--all", help="Also list ended foreground runs and older runs, and show verdicts."
+    )
+    name: str | None = preset(
+        metavar="GLOB", help="List only jobs whose name (--name) fits GLOB.", usual="all"
+    )
     as_json: bool = json_option("the list")
 
 
 def jobs(options: JobsOptions) -> int:
     """Print the table of jobs; the exit code."""
     known = registry.jobs()
+    if options.name is not None:
+        known = [job for job in known if fnmatchcase(job.name or "", options.name)]
     found = [_listed(job) for job in known if options.everything or _is_of_interest(job)]
     if options.as_json:
         tell(found)
     elif not found:
         click.echo("no jobs", err=True)
     else:
-        rows = [("JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM"), *map(_row, found)]
-        print_lines(columns(rows))
+        rows = list(map(_row, found))
+        shown = {"NAME": any(job.name for job in found), "VERDICT": options.everything}
+        titles = [title for title in rows[0] if shown.get(title, True)]
+        print_lines(columns([titles, *([row[title] for title in titles] for row in rows)]))
     return 0
 
 
@@ -89,24 +103,27 @@ def _listed(job: registry.Job) -> ListedJob:
         hosts=fold(name for name, _, _ in job.hosts), program=job.program,
         pid=job.launcher.pid, node=job.node, began=job.began,
         ended=None if job.end is None else job.end["ended"],
-        logs=None if job.logs is None else str(job.logs), detached=job.detached,
+        logs=None if job.logs is None else str(job.logs), detached=job.detached, name=job.name,
+        verdict=tuple(map(str, job.end["verdict"])) if job.end else (),
     )  # fmt: skip
 
 
-def _row(job: ListedJob) -> tuple[str, ...]:
-    return (
-        job.id,
-        job.state,
-        "-" if job.exit_code is None else str(job.exit_code),
-        "-" if job.ranks is None else str(job.ranks),
-        age(time.time() - job.began),
-        _short(job.hosts),
-        _short(sanitize_text(shlex.join(job.program))),
-    )
+def _row(job: ListedJob) -> dict[str, str]:
+    return {
+        "JOB": job.id,
+        "NAME": job.name or "-",
+        "STATE": job.state,
+        "CODE": "-" if job.exit_code is None else str(job.exit_code),
+        "RANKS": "-" if job.ranks is None else str(job.ranks),
+        "AGE": age(time.time() - job.began),
+        "HOSTS": _short(job.hosts),
+        "PROGRAM": _short(sanitize_text(shlex.join(job.program))),
+        "VERDICT": _short(sanitize_text((*job.verdict, "-")[0]), 2 * WIDEST),
+    }
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+def _short(text: str, widest: int = WIDEST) -> str:
+    return text if len(text) <= widest else text[: widest - 1] + "…"
 
 
 def age(seconds: float) -> str:

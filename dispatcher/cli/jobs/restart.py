@@ -26,8 +26,8 @@ from dispatcher.output.text.sanitize import sanitize_text
 class RestartOptions(Options):
     """End the ranks of a running job and start them again, with the code as it is now.
 
-    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
-    the background or in another terminal, you need not name it.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs -a lists, or latest.
+    If only one job runs, in the background or in another terminal, you need not name it.
 
     The ranks get the same signals as from dispatch stop (--stop-signal and --grace of the run).
     As many ranks start again on the present hosts and connections; if the run had --sync, dispatch

@@ -28,8 +28,8 @@ SLACK = 10.0
 class StacksOptions(Options):
     """Show each rank's position in its program, ranks at the same place together.
 
-    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
-    the background or in another terminal, you need not name it.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs -a lists, or latest.
+    If only one job runs, in the background or in another terminal, you need not name it.
 
     It asks all hosts at once, and ends nothing. The source is py-spy if it is installed, else the
     stack that a Python rank of a job with --hang-timeout writes, else /proc. The whole stacks go

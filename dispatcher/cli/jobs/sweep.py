@@ -163,7 +163,7 @@ class KillOptions(Options):
     processes by the job's run id in their environment, never by a name, and touches only your own.
     dispatch stop is gentler.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest.
     """
 
     examples = (

@@ -29,9 +29,9 @@ Shown = Callable[[Snapshot | None], bool]
 class TopOptions(Options):
     """Show what each rank of a job does: state, CPU, memory, GPU, last line, silence.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. The key q or Ctrl-C leaves the table; the job goes on, and its hosts go on
-    measuring. If standard output is not a terminal, it prints the table once.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest. If
+    only one job runs you need not name it. The key q or Ctrl-C leaves the table; the job goes on,
+    and its hosts go on measuring. If standard output is not a terminal, it prints the table once.
     """
 
     examples = (
@@ -66,7 +66,7 @@ def top(options: TopOptions) -> int:
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + signal.SIGINT
     if ended is not None:
-        say(f"note: job {found.run_id} ended, exit code {ended}")
+        say(f"note: job {found.title} ended, exit code {ended}")
     return 0
 
 
@@ -81,7 +81,8 @@ def _live(job: registry.Job, call: JobConnection) -> int | None:
     from dispatcher.output.terminal.rank_table import AltScreen, TableView
 
     latest: list[Snapshot] = []
-    view = TableView(AltScreen(STDOUT), [name for name, _, _ in job.hosts], lambda: latest[-1])
+    hosts = [name for name, _, _ in job.hosts]
+    view = TableView(AltScreen(STDOUT), hosts, lambda: latest[-1], job.name)
 
     def show(snapshot: Snapshot | None) -> bool:
         if snapshot is not None:

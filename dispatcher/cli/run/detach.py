@@ -43,7 +43,9 @@ def detach(
     quiet = replace(options, log_dir=log_dir, only_ranks="none")
     output = settings(quiet, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(log_dir, plan.run_id)
-    return background(lambda word: run(plan, quiet, output, paths, word), paths, plan.run_id)
+    return background(
+        lambda word: run(plan, quiet, output, paths, word), paths, plan.run_id, plan.name
+    )
 
 
 def check(options: RunOptions) -> None:
@@ -65,7 +67,9 @@ def check(options: RunOptions) -> None:
             )
 
 
-def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_id: str) -> int:
+def background(
+    launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_id: str, name: str | None = None
+) -> int:
     """Run ``launcher`` in the background; in the foreground, the exit code of the start."""
     if threading.active_count() != 1:
         raise DispatchError("cannot detach: threads are running already")
@@ -90,7 +94,7 @@ def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_i
     os.close(log)
     os.waitpid(child, 0)
     with ours:
-        return _Foreground(ours, paths, run_id).wait()
+        return _Foreground(ours, paths, run_id, name).wait()
 
 
 class ForegroundLink:
@@ -160,10 +164,13 @@ def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> Non
 class _Foreground:
     """Waits for the ranks to run, or for the end, and asks the user on the launcher's behalf."""
 
-    def __init__(self, link: socket.socket, paths: RunPaths, run_id: str) -> None:
+    def __init__(
+        self, link: socket.socket, paths: RunPaths, run_id: str, name: str | None = None
+    ) -> None:
         self._link = link
         self._paths = paths
         self._run_id = run_id
+        self._title = f"{name} ({run_id})" if name else run_id
         self._pid = 0
         self._unasked = ""  # a question that needed a terminal
         self._refused = False  # Ctrl-C was the answer
@@ -214,7 +221,7 @@ class _Foreground:
 
     def _runs(self, ranks: int) -> int:
         noun = "rank runs" if ranks == 1 else "ranks run"
-        _say([f"job {self._run_id}: {ranks} {noun} (launcher: pid {self._pid})",
+        _say([f"job {self._title}: {ranks} {noun} (launcher: pid {self._pid})",
               f"  logs: {self._paths.folder}",
               f"  dispatch attach {self._run_id}"])  # fmt: skip
         return 0

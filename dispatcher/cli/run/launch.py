@@ -49,7 +49,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         slots = ",".join(node.slots) or ("" if is_spare else "counted at the start")
         index = "" if is_spare else str(node.index)
         rows.append([index, host.name, host.user or "", str(host.port or ""), slots, ranks])
-    lines = [f"run {plan.run_id}", *columns(rows, right=(0, 3))]
+    lines = [" ".join(filter(None, ("run", plan.name, plan.run_id))), *columns(rows, right=(0, 3))]
     lines.append(f"world size  {plan.world_size or plan.np or 'counted at the start'}")
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")

@@ -113,6 +113,7 @@ class OnEnd(Sink):
         # not DISPATCH_RUN_ID, by which the leftovers of a run are found, and killed
         self._known = {
             "DISPATCH_JOB": plan.run_id,
+            "DISPATCH_NAME": plan.name or "",
             "DISPATCH_PROGRAM": plan.command[0],
             "DISPATCH_LOG_DIR": "" if paths is None else os.path.abspath(paths.folder),
         }

@@ -375,6 +375,12 @@ class RunOptions(
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="PROGRAM [ARGS]...")
+    name: str | None = preset(
+        metavar="NAME",
+        help="Call the job NAME. Commands that take a JOB take NAME, too: the newest running "
+        "job of that name, else the newest. Letters, digits and -_. only.",
+        usual="no name",
+    )
     detach: bool = preset(
         help="Go on in the background once the ranks run. See dispatch jobs, attach, logs, stop."
     )
@@ -386,8 +392,8 @@ class RunOptions(
         metavar="COMMAND",
         help="Run COMMAND on this machine when the job ends, hangs, or restarts after a failure. "
         "/bin/sh runs it, for 30 seconds at most. DISPATCH_EVENT is end, hang or restart; "
-        "DISPATCH_VERDICT, DISPATCH_EXIT_CODE, DISPATCH_JOB, DISPATCH_PROGRAM and DISPATCH_LOG_DIR "
-        "describe it, and standard input is the report as JSON.",
+        "DISPATCH_VERDICT, DISPATCH_EXIT_CODE, DISPATCH_JOB, DISPATCH_NAME, DISPATCH_PROGRAM and "
+        "DISPATCH_LOG_DIR describe it, and standard input is the report as JSON.",
     )
     dry_run: bool = preset(help="Print the plan, and touch no host.")
     as_json: bool = preset(

@@ -273,7 +273,7 @@ class Monitoring:
         self.sinks: list[Sink] = []
         self._state = state
         self._output = output
-        self._run_id = plan.run_id
+        self._job = plan.run_id, plan.name
         self._steps: StepLines | None = None
         pattern = output.steps
         if pattern is not None:
@@ -311,7 +311,7 @@ class Monitoring:
         every = self._output.sample or TICK
         try:
             sink = Metrics(
-                lambda: exposition(snapshot_of(state, self.slow()), self._run_id), warn, every, path
+                lambda: exposition(snapshot_of(state, self.slow()), *self._job), warn, every, path
             )
         except OSError as error:
             raise FileUnusable(f"--metrics {path}: {reason(error)}") from None

@@ -246,8 +246,11 @@ def _codes() -> list[CompletionItem]:
 
 
 def _jobs() -> list[CompletionItem]:
+    known = jobs()
+    names = {name: text for _, name, text in reversed(known) if name}  # of one name the newest
     return [
-        *(CompletionItem(run_id.rpartition("-")[2], help=text) for run_id, text in jobs()),
+        *(CompletionItem(name, help=text) for name, text in names.items()),
+        *(CompletionItem(run_id.rpartition("-")[2], help=text) for run_id, _, text in known),
         CompletionItem("latest", help="The job that was started last."),
     ]
 
@@ -255,7 +258,7 @@ def _jobs() -> list[CompletionItem]:
 #: the argument of some commands -> the words that it may have
 _ARGUMENTS: dict[str, Callable[[], list[CompletionItem]]] = {
     "job": _jobs,
-    "run_id": lambda: [CompletionItem(run_id, help=text) for run_id, text in jobs()],
+    "run_id": lambda: [CompletionItem(run_id, help=text) for run_id, _, text in jobs()],
     "name": _commands,
 }
 
@@ -287,13 +290,13 @@ def hosts_of(hostfile: str) -> list[str]:
     return [match[1] for match in found if match]
 
 
-def jobs() -> list[tuple[str, str]]:
-    """(run id, state and program) of each job on record, the newest first."""
+def jobs() -> list[tuple[str, str | None, str]]:
+    """(run id, name, state and program) of each job on record, the newest first."""
     from dispatcher.jobs import registry
     from dispatcher.output.text.sanitize import sanitize_text
 
     return [
-        (job.run_id, f"{job.phase}: {sanitize_text(' '.join(job.program))}")
+        (job.run_id, job.name, f"{job.phase}: {sanitize_text(' '.join(job.program))}")
         for job in reversed(registry.jobs())
     ]
 

@@ -39,8 +39,9 @@ class ReportOptions(Options):
     """Draw a run as one HTML page that can be sent to others: its verdict, the hosts and attempts
     over time, the resources of its ranks (with --sample), its outliers, its command.
 
-    JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
-    the folder of such a run. If there is only one job you need not name it.
+    JOB is a job's name (--name), or the beginning of an id that dispatch jobs lists, or latest,
+    whose run had --log-dir; or the folder of such a run, with a / if a job has its name. If there
+    is only one job you need not name it.
 
     The page loads nothing and runs nothing. Values of variables and of arguments whose names
     suggest a secret are hidden; the ranks' output is not.
@@ -88,9 +89,17 @@ def report(options: ReportOptions) -> int:
     return 0
 
 
+def _is_path(text: str) -> bool:
+    """Whether ``text`` means a file or folder. The name of a job comes before one without a /."""
+    if "/" in text:
+        return True
+    like_one = "." in text or os.path.exists(text)
+    return like_one and all(job.name != text for job in registry.jobs())
+
+
 def _run_of(found: str | None) -> tuple[RunPaths, str]:
     """The files of a run, and its state, for one without an end. Raises: UsageError."""
-    if found is not None and (os.path.exists(found) or "/" in found or "." in found):
+    if found is not None and _is_path(found):
         folder = Path(found).resolve()
         paths = RunPaths(folder.parent if folder.suffix == ".jsonl" else folder)
         if not folder.exists():

@@ -249,6 +249,7 @@ class RunBegan(Event):
     """The first event of a run. at: seconds since 1970. hosts: names by number, spares last.
 
     excluded: hosts that failed the checks before. version: of the journal's format.
+    job_name: null if it has none.
     """
 
     run_id: str
@@ -256,6 +257,7 @@ class RunBegan(Event):
     hosts: tuple[str, ...]
     excluded: tuple[Exclusion, ...] = ()
     version: int = VERSION
+    job_name: str | None = None
 
 
 @value

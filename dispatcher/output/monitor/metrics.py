@@ -34,9 +34,9 @@ _OF_RANKS: list[tuple[str, str, Callable[[TopRank], float | None]]] = [
 ]  # fmt: skip
 
 
-def exposition(snapshot: Snapshot, run_id: str) -> str:
-    """``snapshot`` in the text format."""
-    run = f'run="{_escaped(run_id)}"'
+def exposition(snapshot: Snapshot, run_id: str, name: str | None = None) -> str:
+    """``snapshot`` in the text format. name: of the job."""
+    run = f'run="{_escaped(run_id)}"' + (f',name="{_escaped(name)}"' if name else "")
     picture = snapshot.picture
     lines = _family("run_seconds", "time since the run began", [(run, picture.seconds)])
     lines += _family("lines", "lines that the ranks have written", [(run, float(picture.lines))])

@@ -210,17 +210,21 @@ def selected(rows: Sequence[TopRank], view: ViewState) -> list[TopRank]:
 
 
 class WatchTable:
-    """Makes the lines of the table; remembers a few seconds for a rate. hosts: node -> name."""
+    """Makes the lines of the table; remembers a few seconds for a rate. hosts: node -> name.
 
-    def __init__(self, hosts: Sequence[str]) -> None:
-        self._footer = Footer(hosts)
+    job: its name, if it has one.
+    """
+
+    def __init__(self, hosts: Sequence[str], job: str | None = None) -> None:
+        self._footer, self._job = Footer(hosts), job
         self.page = 1  # rows of the last picture
 
     def lines(
         self, snapshot: Snapshot, view: ViewState, columns: int, height: int
     ) -> tuple[list[Text], ViewState]:
         """At most ``height`` lines of ``columns``, and the view, scrolled at most to the end."""
-        head = self._footer.lines(snapshot.picture, [], columns)[::-1]
+        head = [] if self._job is None else [Text(self._job, style="bold")]
+        head += self._footer.lines(snapshot.picture, [], columns)[::-1]
         if snapshot.late_gpus:
             names = sanitize_text(fold(snapshot.late_gpus))
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
@@ -320,14 +324,18 @@ MANY = 256
 
 
 class TableView:
-    """Draws ``snapshot`` on ``alt_screen`` and follows the keys. hosts: node -> name."""
+    """Draws ``snapshot`` on ``alt_screen`` and follows the keys. hosts, job: of ``WatchTable``."""
 
     def __init__(
-        self, alt_screen: AltScreen, hosts: Sequence[str], snapshot: Callable[[], Snapshot]
+        self,
+        alt_screen: AltScreen,
+        hosts: Sequence[str],
+        snapshot: Callable[[], Snapshot],
+        job: str | None = None,
     ) -> None:
         self.alt_screen = alt_screen
         self._shot = snapshot
-        self._table, self._look = WatchTable(hosts), ViewState()
+        self._table, self._look = WatchTable(hosts, job), ViewState()
         self._next = 0.0
 
     def turn(self, now: float) -> bool:

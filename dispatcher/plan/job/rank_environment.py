@@ -210,7 +210,8 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
 
     described: formats.Plan = {
         "schema": "plan/1",
-        "run_id": plan.run_id, "world_size": plan.world_size or None, "cwd": plan.cwd,
+        "run_id": plan.run_id, "name": plan.name,
+        "world_size": plan.world_size or None, "cwd": plan.cwd,
         "nodes": [
             {"index": node.index, "host": node.host.name, "user": node.host.user,
              "port": node.host.port, "origin": node.host.origin, "slots": list(node.slots) or None,

@@ -19,7 +19,7 @@ from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Hostlist
-from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, quoted
+from dispatcher.model.names import BadName, digits, quoted
 from dispatcher.plan.job import binding, parts, placement
 from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.parts import Part as Part
@@ -169,6 +169,7 @@ class JobSettings(Value):
     """Settings of a request that its plan takes over; most have the name of their option."""
 
     _: KW_ONLY
+    name: str | None = None  # of the job, by which commands find it, too
     python: str = "python3"
     np: int | None = None
     nproc_per_node: Nproc | None = None
@@ -395,9 +396,10 @@ def check_request(request: Request, run_id: str) -> None:
     if request.rankfile is not None:
         _check_rankfile(request)
     named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
-        ("--user", request.user, check_user),
-        ("--master-addr", request.master_addr, check_host),
-        ("--iface", request.iface, check_interface),
+        ("--name", request.name, names.check_job),
+        ("--user", request.user, names.check_user),
+        ("--master-addr", request.master_addr, names.check_host),
+        ("--iface", request.iface, names.check_interface),
     )
     for flag, name, check_name in named:
         if name is not None:

@@ -56,7 +56,8 @@ def test_which_are_shown(
     """All that run, and of the others the recent ones that were not just in front of the user."""
     assert cli.main(["jobs", *words]) == 0
     head, *rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert head == ["JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM"]
+    verdicts = ["VERDICT"] if words else []
+    assert head == ["JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM", *verdicts]
     assert "".join(row[0][-1] for row in rows) == letters
     states = {row[0][-1]: (row[1], row[2]) for row in rows}
     assert states["a"] == ("running", "-")
@@ -64,7 +65,7 @@ def test_which_are_shown(
     assert states["d"] == ("dead", "-")
     assert states["e"] == ("starting", "-")
     assert {row[0][-1]: row[4] for row in rows}["a"] == "3d00h"
-    assert [row[3:4] + row[5:] for row in rows] == [["2", "n[1-2]", "train.py"]] * len(rows)
+    assert [row[3:4] + row[5:7] for row in rows] == [["2", "n[1-2]", "train.py"]] * len(rows)
 
 
 def test_columns_stand_below_each_other(
@@ -89,6 +90,22 @@ def test_columns_stand_below_each_other(
     assert len(first[starts[6] :]) == WIDEST
 
 
+def test_names_and_verdicts(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
+    on_record("20260131-142501-aaaaaa", name="lr-1")
+    ended = on_record("20260131-142502-bbbbbb", name="lr-2")
+    on_record("20260131-142503-cccccc")
+    registry.conclude(ended, 3, ["rank 1 on n2:\x1b exit code 3 [rank-failed]", "  more"])
+    assert cli.main(["jobs"]) == 0
+    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
+        "NAME", "lr-1", "lr-2", "-",
+    ]  # fmt: skip
+    assert cli.main(["jobs", "--all", "--name", "lr-*"]) == 0
+    lines = [line.split("train.py")[-1].strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:] == ["-", "rank 1 on n2:\\x1b exit code 3 [rank-failed]"]
+    assert cli.main(["jobs", "--name", "nothing"]) == 0
+    assert capsys.readouterr().err == "no jobs\n"
+
+
 def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
     folder = on_record(program=("a", "b c"), logs=Path("/logs"), detached=True)
     registry.conclude(folder, 3, [])
@@ -100,6 +117,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         "hosts": "n[1-2]", "program": ["a", "b c"],
         "pid": job.launcher.pid, "node": job.node, "began": job.began,
         "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
+        "name": None, "verdict": [],
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)

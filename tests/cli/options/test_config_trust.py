@@ -44,7 +44,7 @@ IN_FOLDER = frozenset(
     "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface pick "
     "master-port bind-to mem-bind report-bindings near-hca "
     # settings of the program on the command line; variables are checked one by one
-    "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port "
+    "chdir name sync export devices omp module no-python stdin no-stdin mpi pmi-port "
     # how long, how many, how often
     "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "

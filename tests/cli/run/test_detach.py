@@ -158,7 +158,7 @@ def test_a_job_keeps_its_files_somewhere(
     plan = plan_job(request("n1:1", ["a"], kind="command"))
     seen: list[Any] = []
 
-    def background(launcher: Any, paths: RunPaths, run_id: str) -> int:
+    def background(launcher: Any, paths: RunPaths, run_id: str, name: object) -> int:
         seen.append((paths, run_id))
         return int(launcher("the word"))
 

@@ -31,7 +31,7 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "[profile.'fast;touch hit;#'.run]\n[profile.'$(touch hit)']\n"  # Enter would run these
     )
     hosts = {None: ["gpu01", "login"], "own": ["mine"]}
-    jobs = [("20260131-142501-k3f9x2", "running: train.py")]
+    jobs = [("20260131-142501-k3f9x2", "lr-3", "running: train.py")]
     monkeypatch.setattr(completion, "known_hosts", lambda config=None: hosts[config])
     monkeypatch.setattr(hostset, "group_names", lambda typed: ["@gpu", "@all"])
     monkeypatch.setattr(completion, "jobs", lambda: jobs)
@@ -52,7 +52,7 @@ def offered(line: str) -> list[str]:
         # names of options, each once unless it may be repeated
         ("--max_r", ["--max-restarts"]), ("-n", ["-n"]), ("--np 2 --np", ["--nproc-per-node"]),
         ("--env-file a --env-f", ["--env-file"]),
-        ("jobs --", ["--all", "--json", "--profile", "--help"]),
+        ("jobs --", ["--all", "--json", "--name", "--profile", "--help"]),
         # their values
         ("--map-by ", ["core", "gpu", "node", "numa", "slot", "socket"]),
         ("--map-by=s", ["--map-by=slot", "--map-by=socket"]), ("--stdin ", ["none", "all"]),
@@ -68,14 +68,15 @@ def offered(line: str) -> list[str]:
         ("exec --hostfile=hf -x n", ["n1", "n2"]),
         ("-H hf --include n1@", ["n1@n2", "n1@gpu01", "n1@login"]), ("hosts lo", ["login"]),
         # jobs
-        ("logs ", ["k3f9x2", "latest"]), ("logs k3f9x2 ", []), ("logs --rank 0 k", ["k3f9x2"]),
-        ("sweep ", ["20260131-142501-k3f9x2"]), ("restart ", ["k3f9x2", "latest"]),
-        ("restart k3f9x2 -- ", [FILES]),
+        ("logs ", ["k3f9x2", "latest", "lr-3"]), ("logs k3f9x2 ", []),
+        ("logs --rank 0 k", ["k3f9x2"]), ("sweep ", ["20260131-142501-k3f9x2"]),
+        ("restart ", ["k3f9x2", "latest", "lr-3"]), ("restart k3f9x2 -- ", [FILES]),
+        ("stop lr", ["lr-3"]),
         # programs and files
         ("-H hf tr", [FILES]), ("-H hf train.py --np", [FILES]), ("exec -w n1 -- --np", [FILES]),
         ("put -w n1 a ", [FILES]), ("completion z", ["zsh"]), ("completion zsh ", []),
         ("import -- t", [FILES, "torchrun"]), ("import -- torchrun t", [FILES]),
-        ("report ", [FILES, "k3f9x2", "latest"]), ("explain rank-f", ["rank-failed"]),
+        ("report ", [FILES, "k3f9x2", "latest", "lr-3"]), ("explain rank-f", ["rank-failed"]),
         ("explain rank-failed ", []), ("connect x", []),
     ],
 )  # fmt: skip

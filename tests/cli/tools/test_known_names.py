@@ -66,12 +66,13 @@ def test_hosts_of_a_hostfile(home: Path) -> None:
 
 def test_jobs_the_newest_first(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     assert completion.jobs() == []
-    for run_id in ("20260131-142501-k3f9x2", "20260131-142502-aaaaaa"):
+    for run_id, name in (("20260131-142501-k3f9x2", "old-one"), ("20260131-142502-aaaaaa", None)):
         registry.enroll(
             run_id, program=["train.py", "--x\x1b[2J"], hosts=[], ranks=2, logs=None,
-            detached=True, reach={},
+            detached=True, reach={}, name=name,
         )  # fmt: skip
-    (first, told), (second, _) = completion.jobs()
+    (first, _, told), (second, name, _) = completion.jobs()
     assert (first, second) == ("20260131-142502-aaaaaa", "20260131-142501-k3f9x2")
+    assert name == "old-one"
     assert "train.py --x" in told
     assert "\x1b" not in told

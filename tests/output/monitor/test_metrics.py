@@ -42,6 +42,7 @@ def test_what_it_says() -> None:
     ):
         assert line in text.splitlines()
     assert "power" not in text  # nobody has told
+    assert 'dispatch_lines{run="r1",name="lr-3"} 42' in exposition(SHOT, "r1", "lr-3")
 
 
 @given(st.text())

@@ -39,7 +39,7 @@ def test_a_whole_plan() -> None:
     assert shown.pop("restarts").items() >= {"most": 0, "host_faults": 3}.items()
     assert shown == {
         "schema": "plan/1",
-        "run_id": "run-1",
+        "run_id": "run-1", "name": None,
         "world_size": 3,
         "cwd": "/w",
         "nodes": [

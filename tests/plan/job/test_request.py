@@ -113,6 +113,8 @@ def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> N
         ({"local_rank_arg": "a=b"}, "r", "--local-rank-arg: not the name of an argument: 'a=b'",
          "--local-rank-arg --local_rank"),
         ({"iface": "a b"}, "r", "--iface: ' ' has no place in an interface name: 'a b'", None),
+        ({"name": "-x"}, "r", "--name: not the name of a job: '-x'",
+         "letters, digits and -_. (not first: - and .), at most 64"),
     ],
 )  # fmt: skip
 def test_what_no_hosts_could_honour(
@@ -129,7 +131,7 @@ def test_what_no_hosts_could_honour(
         {"stdin": "none", "restarts": Restarts(most=1)},
         {"stdin": "all"},
         {"bind_to": "none", "per_node": True},
-        {"user": "me", "master_addr": "::1", "iface": "eth0"},
+        {"user": "me", "master_addr": "::1", "iface": "eth0", "name": "lr-3e-4"},
         {"python": "/opt/py -x"},
         {"program": Program("command", ("a", "", "\n"))},
     ],
@@ -150,6 +152,7 @@ def test_what_nobody_said() -> None:
     assert {name for name, given in asked.items() if given is None} == {
         "np", "nnodes", "nproc_per_node", "include", "exclude", "rank_by", "rankfile", "user",
         "port", "master_addr", "master_port", "iface", "spares", "local_rank_arg",
+        "name",
     }  # fmt: skip
     assert vars(Limits()) == {
         "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "heartbeat_rate": 400.0,

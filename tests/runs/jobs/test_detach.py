@@ -30,8 +30,10 @@ from ..conftest import Desk, script
 
 
 def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -> None:
-    row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "3")
+    words = ("--name", "lr-1", "-H", "localhost:2", script(desk.folder, WAITS), "3")
+    row = detach(desk, *words)
     assert (row["state"], row["ranks"], row["hosts"]) == ("running", 2, "localhost")
+    assert row["name"] == "lr-1"
     fields = Path(f"/proc/{row['pid']}/stat").read_text().rpartition(")")[2].split()
     assert int(fields[4]) == 0  # no controlling terminal
     assert int(fields[3]) not in (row["pid"], os.getsid(0))  # in a session, not its leader
@@ -40,8 +42,9 @@ def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -
     assert stat.S_IMODE((folder / "control").stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(row["logs"]).stat().st_mode) == 0o700
     go(desk)
-    attached = dispatch("attach", "latest")
+    attached = dispatch("attach", "lr-1")
     assert attached.returncode == 3
+    assert f"job lr-1 ({row['id']}) ended" in attached.stderr
     assert "exit code 3" in attached.stderr
     again = dispatch("attach", row["id"], "--from-start")
     assert again.returncode == 3
@@ -51,12 +54,19 @@ def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -
     assert jobs()[-1]["exit_code"] == 3
     wait_for(lambda: not (folder / "control").exists(), 60, "its socket is gone")
     assert {"dispatch.jsonl", "plan.json", "report.json"} <= set(os.listdir(row["logs"]))
+    for file in ("plan.json", "report.json"):
+        assert promises.told(Path(row["logs"], file).read_text())["name"] == "lr-1"
+    assert "<h1>lr-1 2" in dispatch("report", "lr-1", "-o", "-").stdout
+    assert jobs()[-1]["verdict"][0].startswith("error: rank 1 on localhost")
 
 
 def test_a_start_that_fails_is_told_in_the_foreground(desk: Desk, state: Path) -> None:
     done = desk.run("--detach", "-H", "localhost", "--no-python", "/nosuch/program")
     assert done.returncode == 127
     assert "/nosuch/program" in done.stderr
+    named = desk.run("--detach", "--name", "latest", "-H", "nowhere.invalid", "x")
+    assert named.returncode == 2
+    assert "--name: 'latest' already means another job" in named.stderr
     usage = desk.run("--detach", "--stdin", "0", "-H", "localhost", "x.py")
     assert usage.returncode == 2
 
