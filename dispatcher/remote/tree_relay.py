@@ -21,7 +21,7 @@ from _signal import SIG_DFL, SIGKILL, SIGPIPE  # type: ignore[import-not-found]
 from _signal import signal as on_signal
 from _struct import Struct
 
-from dispatcher.remote.host.poll import Poll, read
+from dispatcher.remote.host.poll import Poll, read_ready
 from dispatcher.remote.protocol import mux
 
 STATUS = Struct("!i")
@@ -161,7 +161,7 @@ class TreeRelay:
     # -- orders -----------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        data = read(self._come, mux.LARGEST)
+        data = read_ready(self._come, mux.LARGEST)
         if data is None:
             return
         if not data:
@@ -268,7 +268,7 @@ class TreeRelay:
             self._poll.add(output.fd, lambda *_: self._take(stream, output))
 
     def _take(self, stream: Command, output: Output) -> None:
-        data = read(output.fd, min(mux.LARGEST, output.credit.left))
+        data = read_ready(output.fd, min(mux.LARGEST, output.credit.left))
         if data is None:
             return
         if data:

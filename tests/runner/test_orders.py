@@ -16,7 +16,7 @@ from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
-from dispatcher.remote.host.own_folder import shared
+from dispatcher.remote.host.own_folder import shm_link
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import orders
@@ -169,7 +169,7 @@ def test_what_ranks_are_started_with() -> None:
         "OMP_NUM_THREADS": "4", "PMI_HOSTNAME": "10.0.0.2", "TORCHELASTIC_RESTART_COUNT": "3",
         "PMIX_HOSTNAME": "b", "PMIX_NAMESPACE": "kvs", "PMIX_VERSION": "9.9.9",
     }  # fmt: skip
-    assert all(common[name] == shared("/tmp/d") for name in orders.SEGMENTS)
+    assert all(common[name] == shm_link("/tmp/d") for name in orders.SEGMENTS)
     own = [env(pairs) for _, _, pairs in order["ranks"]]
     assert own[1] == {
         "RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3", "MPI_LOCALRANKID": "1",

@@ -17,7 +17,7 @@ from time import monotonic
 
 from dispatcher.remote.agent.node import Node
 from dispatcher.remote.host import host_facts, own_folder, process, proctree
-from dispatcher.remote.host.poll import Poll, read
+from dispatcher.remote.host.poll import Poll, read_ready
 from dispatcher.remote.protocol import frames
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -343,7 +343,7 @@ class Loop:
 
     def do_mpi(self, rank: int, served: str, library: str = "") -> None:
         """Report which MPI ``rank`` has loaded, unless another rank has loaded the same."""
-        from dispatcher.remote.host.shm import library as loaded
+        from dispatcher.remote.host.shm import loaded_mpi as loaded
 
         if rank in self.ranks and self.pmi is not None:
             pid = self.ranks[rank].pid
@@ -394,7 +394,7 @@ class Loop:
         killed, left = proctree.kill_all(self.reap, at_once=ended)
         if self.pmi is not None and not left:
             self.pmi.remove_segments()
-        stuck = [proctree.where(pid) for pid in left[:16]]
+        stuck = [proctree.where_stuck(pid) for pid in left[:16]]
         self.tell(("swept", len(killed - ended), left, self.mark(), stuck))
 
     def do_cut(self, rank: int) -> None:
@@ -407,7 +407,7 @@ class Loop:
             member = self.cuts.popleft()
             for stream, fd in list(member.pipes.items()):
                 size = 0  # read up to a full pipe: nothing that the rank itself wrote is lost
-                while size < PIPE_LIMIT and (data := read(fd, frames.OUTPUT_LIMIT)):
+                while size < PIPE_LIMIT and (data := read_ready(fd, frames.OUTPUT_LIMIT)):
                     size += len(data)
                     self.take_output(member, stream, data)
                 self.end_stream(member, stream)
@@ -445,9 +445,9 @@ class Loop:
         if not member.status or not self.no_failure_yet:
             return {}
         self.no_failure_yet = False
-        from dispatcher.remote.host.failure_info import examine
+        from dispatcher.remote.host.failure_info import exit_fields
 
-        return examine(
+        return exit_fields(
             member.rank, member.pid, member.status, self.error_folder, *self.before_start
         )
 
@@ -465,7 +465,7 @@ class Loop:
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             return  # another was read just before: ``flush`` leaves the pipes alone
-        data = read(fd, min(frames.OUTPUT_LIMIT, self.credit))
+        data = read_ready(fd, min(frames.OUTPUT_LIMIT, self.credit))
         if data is None:
             return
         if not data:
@@ -538,7 +538,7 @@ class Loop:
 
     def read_link(self) -> None:
         """Carry out the launcher's frames; end of file or an invalid frame ends the link."""
-        data = read(self.link_in, 1 << 20)
+        data = read_ready(self.link_in, 1 << 20)
         if data is None:
             return
         if not data:

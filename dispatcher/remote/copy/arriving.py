@@ -12,7 +12,7 @@ import os
 
 from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.disk import Incoming
-from dispatcher.remote.host.own_folder import FOR_LISTING, clear
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear_folder
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
 
@@ -143,7 +143,7 @@ class OpenFolder:
     def close(self) -> None:
         """Remove the stage with its leftover files; the files that have their names stay."""
         if self._staged >= 0:
-            clear(self._staged)
+            clear_folder(self._staged)
             os.close(self._staged)
             self._staged = -1
         if self.stage:

@@ -11,7 +11,7 @@ import fcntl
 import os
 import time
 
-from dispatcher.remote.host.own_folder import FOR_LISTING, clear
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear_folder
 from dispatcher.remote.protocol.copy_frames import (
     BROKEN,
     CHUNK,
@@ -288,7 +288,7 @@ def sweep(folder: int) -> None:
                 if kind == FILE and about.st_nlink > 1:
                     continue  # it is in the stage of a copy, too
                 if kind == FOLDER:
-                    clear(fd)
+                    clear_folder(fd)
                     os.rmdir(name, dir_fd=folder)
                 else:
                     os.unlink(name, dir_fd=folder)

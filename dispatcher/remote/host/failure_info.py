@@ -9,7 +9,7 @@ import os
 from _signal import SIGKILL  # type: ignore[import-not-found]
 
 from dispatcher.remote.host.host_facts import oom_kills
-from dispatcher.remote.host.poll import read
+from dispatcher.remote.host.poll import read_ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ ERROR_LIMIT = 64 << 10
 LOG_LIMIT, QUOTE_LIMIT = 20000, 200
 
 
-def examine(
+def exit_fields(
     rank: int, pid: int, status: int, folder: str | None, kills: int, since: float
 ) -> dict[str, Any]:
     """Fields for the report of an exit: ``error`` (bytes) and ``hint`` (text), where there are any.
@@ -48,7 +48,7 @@ def error_of(folder: str | None, rank: int) -> dict[str, Any]:
         fd = os.open("%s/rank-%d.json" % (folder, rank), flags)
     except OSError:
         return {}
-    error = read(fd, ERROR_LIMIT)
+    error = read_ready(fd, ERROR_LIMIT)
     os.close(fd)
     return {"error": error} if error else {}
 

@@ -56,7 +56,7 @@ def judged(
 
     asked: for each program, the arguments of ``find_problems``. watched: a file that is read later.
     """
-    from dispatcher.remote.host.process import within
+    from dispatcher.remote.host.process import work_within
     from dispatcher.remote.protocol.packing import pack, unpack
 
     def look(tell: Callable[[bytes], object]) -> tuple[dict[str, Any], list[list[str]]]:
@@ -71,7 +71,7 @@ def judged(
 
     if not may_hang():
         return look(len)
-    child = within(ANSWER, lambda tell: pack(list(look(tell))))
+    child = work_within(ANSWER, lambda tell: pack(list(look(tell))))
     names, _, answer = child.partition(b"\0\0")
     if answer:
         facts, problems = unpack(answer)
@@ -355,9 +355,9 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
         problems.append(["iface", what])
     program = check.get("program")
     if program:
-        from dispatcher.remote.host.process import search  # not needed by a survey
+        from dispatcher.remote.host.process import program_paths  # not needed by a survey
 
-        found = [os.path.join(cwd, place) for place in search(program, path)]
+        found = [os.path.join(cwd, place) for place in program_paths(program, path)]
         files = [place for place in found if _is_file(place)]
         runs = [_lacks(place, cwd) for place in files if os.access(place, os.X_OK)]
         if not files:

@@ -49,20 +49,20 @@ def is_safe(folder: str) -> bool:
     )
 
 
-def shared(path: str) -> str:
+def shm_link(path: str) -> str:
     """A link in our folder to where Open MPI's ranks keep shared memory."""
     return path + "/shm"
 
 
 def make_shared(path: str) -> None:
-    """Make the folder that ``shared`` leads to, under a random name. Raises: OSError."""
+    """Make the folder that ``shm_link`` leads to, under a random name. Raises: OSError."""
     place = SHM + os.path.basename(path)[len("dispatch-") : -8] + os.urandom(4).hex()
-    os.symlink(place, shared(path))  # first, so that it goes also if we are killed then
+    os.symlink(place, shm_link(path))  # first, so that it goes also if we are killed then
     os.mkdir(place, 0o700)
 
 
 def remove(path: str) -> None:
-    """Remove our own folder and the ``shared`` folder; anything else stays."""
+    """Remove our own folder and the folder of ``shm_link``; anything else stays."""
     try:
         folder = os.open(path, FOR_LISTING)
     except OSError:
@@ -76,7 +76,7 @@ def remove(path: str) -> None:
             remove(SHM + place[len("dispatch-") :])
         except OSError:
             pass  # its ranks had none
-        clear(folder)
+        clear_folder(folder)
         os.rmdir(path)
     except OSError:
         pass
@@ -84,7 +84,7 @@ def remove(path: str) -> None:
         os.close(folder)
 
 
-def clear(folder: int) -> None:
+def clear_folder(folder: int) -> None:
     """Remove the contents of the open ``folder``, a tree that we made.
 
     It follows no link, so another user cannot lead us elsewhere by a rename. If something cannot be

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Call = Callable[[float, int], Any]
 
 
-def read(fd: int, size: int) -> bytes | None:
+def read_ready(fd: int, size: int) -> bytes | None:
     """Up to ``size`` bytes that are there now; None for nothing yet, b"" at the end."""
     try:
         return os.read(fd, size)
@@ -58,7 +58,7 @@ class Poll:
         on_signal(SIGCHLD, lambda *_: None)  # the descriptor reports it
 
         def woken(now: float, events: int) -> None:
-            read(wake_in, 4096)
+            read_ready(wake_in, 4096)
             reap()
 
         self.add(wake_in, woken)

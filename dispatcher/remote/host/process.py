@@ -153,7 +153,7 @@ def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> 
         os._exit(1)
 
 
-def child(work: Callable[[int], None], what: str) -> tuple[int, int]:
+def start_child(work: Callable[[int], None], what: str) -> tuple[int, int]:
     """Do ``work`` in a child; its pid, and the end to read of a pipe whose other end ``work`` gets.
 
     what: see ``become``. Raises: OSError where there is no room for one more.
@@ -172,7 +172,7 @@ def child(work: Callable[[int], None], what: str) -> tuple[int, int]:
     return pid, out
 
 
-def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -> bytes:
+def work_within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -> bytes:
     """Do ``work`` in a child and return its data; after ``seconds`` kill it, as it may hang.
 
     work: is called with a function that sends data at once; its result is sent last, after a NUL.
@@ -186,7 +186,7 @@ def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -
             last = last[os.write(1, last) :]
 
     try:
-        pid, out = child(answer, "look")
+        pid, out = start_child(answer, "look")
     except OSError:  # no rank can be started either, which says more
         return b"\0\0" + work(len)
     told, more, until = b"", b"-", monotonic() + seconds
@@ -200,7 +200,7 @@ def within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -
 
 def locate(argv: list[bytes], path: bytes = b"") -> list[bytes]:
     """``argv``; if its program is in a folder of ``path``, with that file's full name."""
-    for place in search(argv[0], path) if path else ():
+    for place in program_paths(argv[0], path) if path else ():
         if os.access(place, os.X_OK):
             return [place, *argv[1:]]
     return argv
@@ -212,7 +212,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
     Raises: OSError; EACCES in preference to ENOENT when a file was found but refused.
     """
     refused: OSError | None = None
-    for path in search(argv[0], env.get(b"PATH")):
+    for path in program_paths(argv[0], env.get(b"PATH")):
         try:
             os.execve(path, argv, env)  # noqa: S606 - this is what an agent is for
         except OSError as error:
@@ -223,7 +223,7 @@ def execute(argv: list[bytes], env: dict[bytes, bytes]) -> NoReturn:
     raise refused or OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def search(name: bytes, path: bytes | None) -> list[bytes]:
+def program_paths(name: bytes, path: bytes | None) -> list[bytes]:
     """The paths to try for ``name``: itself with a slash, else in each folder of ``path``."""
     if b"/" in name:
         return [name]

@@ -194,7 +194,7 @@ def look(pid: int) -> tuple[float, int]:
     return PATIENCE if fields[0] in (b"R", b"D") else 0.0, int(fields[3])
 
 
-def where(pid: int, proc: str = "/proc") -> str:
+def where_stuck(pid: int, proc: str = "/proc") -> str:
     """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call, machine; or "-"."""
     words = []
     for name in ("stat", "wchan", "syscall"):

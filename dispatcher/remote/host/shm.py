@@ -33,7 +33,7 @@ def files(pid: int) -> list[bytes]:
     return list(dict.fromkeys(slash + path for _, slash, path in paths))
 
 
-def library(pid: int) -> str:
+def loaded_mpi(pid: int) -> str:
     """The MPI library that process ``pid`` has loaded; "" if none, or if its file is gone."""
     for path in files(pid):
         if b"/libmpi" in path and b".so" in path:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from _socket import AF_INET, SOCK_STREAM, socket, socketpair
 
-from dispatcher.remote.host.poll import read
+from dispatcher.remote.host.poll import read_ready
 from dispatcher.remote.pmi.pmi_state import PmiState, World
 
 TYPE_CHECKING = False
@@ -129,7 +129,7 @@ class PmiConnections(PmiState):
 
     def read(self, rank: int, now: float) -> list[Action]:
         """Read and handle the data of ``rank``; returns the actions other than replies."""
-        data = read(self.ends[rank], READ_SIZE)
+        data = read_ready(self.ends[rank], READ_SIZE)
         if data is None:
             return []
         if not data:

@@ -11,7 +11,7 @@ import os
 from _socket import AF_INET, SOCK_STREAM, socket
 
 from dispatcher.remote.host import tcp_peer
-from dispatcher.remote.host.poll import read
+from dispatcher.remote.host.poll import read_ready
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PmiPort:
 
     def ready(self, fd: int, now: float) -> list[Action]:
         """Read connection ``fd``, which has not named its rank yet."""
-        data = read(fd, LINE_LIMIT)
+        data = read_ready(fd, LINE_LIMIT)
         if data is None:
             return []
         received = self.unauthenticated[fd] + data

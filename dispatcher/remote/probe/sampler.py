@@ -17,7 +17,7 @@ from _signal import SIGKILL, SIGSTOP  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.host.process import child
+from dispatcher.remote.host.process import start_child
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -76,7 +76,7 @@ class Sampler:
             if seconds:
                 sample(into, seconds, ranks, mark)
 
-        self.pid, self.fd = child(work, "sampler")
+        self.pid, self.fd = start_child(work, "sampler")
         os.set_blocking(self.fd, False)
 
     def read(self, drop: bool) -> list[Action]:
@@ -186,7 +186,7 @@ class Gpus:
 
             read_gpus(into, self.seconds)
 
-        self.pid, self.fd = child(work, "sampler")
+        self.pid, self.fd = start_child(work, "sampler")
         self.heard, self.decoder = now, Decoder()
 
     def read(self) -> None:

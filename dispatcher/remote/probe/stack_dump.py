@@ -11,7 +11,7 @@ import select
 from _signal import SIGCONT, SIGKILL  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
-from dispatcher.remote.host.proctree import where
+from dispatcher.remote.host.proctree import where_stuck
 from dispatcher.remote.probe import nccl_state, usage
 from dispatcher.remote.protocol.frames import control
 
@@ -43,7 +43,7 @@ def gather(order: dict[str, Any], ranks: dict[int, int], folder: str | None) -> 
     found = []
     for rank, (pid, tree) in trees.items():
         how, text = texts.get(rank) or ("proc", by_kernel(pid, tree)[:most])
-        found.append([rank, pid, where(pid)[:1], how, text])
+        found.append([rank, pid, where_stuck(pid)[:1], how, text])
     pids = [pid for pid, _ in trees.values()]
     until = min(end, monotonic() + 2.0)
     return control(
@@ -108,7 +108,7 @@ def by_native(trees: Trees, end: float) -> list[list[Any]]:
     programs = {}
     for rank, (pid, _) in sorted(trees.items())[: min(NATIVES, os.cpu_count() or 1)]:
         spy = spy_of(pid)
-        if where(pid)[:1] in "Tt":
+        if where_stuck(pid)[:1] in "Tt":
             continue
         if spy:
             programs[rank] = [spy, "dump", "--native", "--pid", str(pid)]
@@ -189,7 +189,7 @@ def by_signal(trees: Trees, folder: str | None, end: float, most: int) -> dict[i
     found: dict[int, bytes] = {}
     for rank, (pid, _) in trees.items() if folder is not None else ():
         path = "%s/stack-%d" % (folder, pid)
-        if where(pid)[:1] in "Tt" or not listens(pid, path):
+        if where_stuck(pid)[:1] in "Tt" or not listens(pid, path):
             continue
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -240,7 +240,7 @@ def by_kernel(pid: int, tree: list[int]) -> bytes:
             if len(lines) >= THREADS:
                 break
             folder = "/proc/%d/task" % member
-            lines.append("%s %s" % (where(thread, folder), read(folder, thread, "comm")))
+            lines.append("%s %s" % (where_stuck(thread, folder), read(folder, thread, "comm")))
             stack = read(folder, thread, "stack").split("\n")
             lines += ["    " + line.partition("] ")[2] for line in stack[:32] if "] " in line]
     return "\n".join(lines).encode("utf-8", "backslashreplace")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from time import monotonic, sleep
 
-from dispatcher.remote.host.process import child
+from dispatcher.remote.host.process import start_child
 from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False
@@ -278,7 +278,7 @@ def start_program(argv: list[str]) -> tuple[int, int]:
             os.dup2(fd, here)
         os.execv(argv[0], argv)  # noqa: S606 - our own words, no shell
 
-    return child(run, argv[0])
+    return start_child(run, argv[0])
 
 
 def output(argv: list[str]) -> bytes:

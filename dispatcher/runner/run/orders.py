@@ -31,7 +31,7 @@ from dispatcher.plan.job.rank_environment import (
     spawned_environment,
 )
 from dispatcher.plan.variables import RESERVED_PREFIXES, SCRUB_NAMES, SCRUB_PREFIXES
-from dispatcher.remote.host.own_folder import shared
+from dispatcher.remote.host.own_folder import shm_link
 from dispatcher.remote.protocol.frames import CONTROL, control, encode
 from dispatcher.remote.protocol.packing import listed, pack, pair
 
@@ -78,7 +78,7 @@ def variables(
     kvs_name: of its world. folder: the agent's own on its host, if the rank shares memory with
     others.
     """
-    env = dict.fromkeys(SEGMENTS, shared(folder)) if folder else {}
+    env = dict.fromkeys(SEGMENTS, shm_link(folder)) if folder else {}
     return env | {
         "PMIX_NAMESPACE": kvs_name,
         "PMIX_RANK": str(rank),

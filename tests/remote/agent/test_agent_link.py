@@ -204,7 +204,7 @@ class TestCredit:
         self, played: Played, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         start(played)
-        monkeypatch.setattr(agent_loop, "read", lambda fd, size: b"x" * size)
+        monkeypatch.setattr(agent_loop, "read_ready", lambda fd, size: b"x" * size)
         played.cuts(0)
         monkeypatch.undo()
         played.hear()

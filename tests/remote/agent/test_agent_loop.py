@@ -344,7 +344,7 @@ class TestEndings:
     ) -> None:
         asked: list[Any] = []
         monkeypatch.setattr(host_facts, "oom_kills", lambda: 5)
-        monkeypatch.setattr(failure_info, "examine", noting(asked, {"hint": "x"}))
+        monkeypatch.setattr(failure_info, "exit_fields", noting(asked, {"hint": "x"}))
         folder = played.prepare()["facts"]["error_folder"]
         played.now = 1111.0
         played.start([b"a"], [b"b"], [b"c"])

@@ -121,7 +121,7 @@ class TestMpi:
         self, played: Played, connected: Connected, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         there = {FIRST_PID: "/a/libmpi.so", FIRST_PID + 1: "/a/libmpi.so", FIRST_PID + 2: ""}
-        monkeypatch.setattr(shm, "library", there.__getitem__)
+        monkeypatch.setattr(shm, "loaded_mpi", there.__getitem__)
         for rank in range(3):
             played.loop.act([("mpi", rank, "PMI-1", "/said.so")])
         played.loop.act([("mpi", 9, "PMI-1")])  # it has ended meanwhile

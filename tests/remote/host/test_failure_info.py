@@ -97,13 +97,13 @@ class TestExamine:
         hint: str | None,
     ) -> None:  # fmt: skip
         host.driver, host.log, host.kills = driver, log, kills
-        found = failure_info.examine(0, 812, status, None, 4, 55.5)
+        found = failure_info.exit_fields(0, 812, status, None, 4, 55.5)
         assert found == ({} if hint is None else {"hint": hint})
         assert host.since == ([55.5] if driver or status == -9 else [])
 
     def test_the_error_file_comes_with_it(self, host: SimpleNamespace, tmp_path: Path) -> None:
         (tmp_path / "rank-7.json").write_bytes(b"{}")
-        found = failure_info.examine(7, 812, -9, str(tmp_path), 0, 1.0)
+        found = failure_info.exit_fields(7, 812, -9, str(tmp_path), 0, 1.0)
         assert found == {"error": b"{}", "hint": f"the kernel's OOM killer: {LOG[1]}"}
 
 
@@ -199,16 +199,16 @@ class TestWhereItHangs:
     def test_from_a_made_up_proc(self, tmp_path: Path) -> None:
         (tmp_path / "7").mkdir()
         machine = os.uname().machine
-        assert proctree.where(7, str(tmp_path)) == f"- - - {machine}"
+        assert proctree.where_stuck(7, str(tmp_path)) == f"- - - {machine}"
         for name, text in (
             ("stat", "7 (a D) x) D 1 7 7"),
             ("wchan", "nfs_wait_on_request"),
             ("syscall", "74 0x5 0x0 0x0 0x7ffe 0x7f1\n"),
         ):
             (tmp_path / "7" / name).write_text(text)
-        assert proctree.where(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
+        assert proctree.where_stuck(7, str(tmp_path)) == f"D nfs_wait_on_request 74 {machine}"
         (tmp_path / "7" / "wchan").write_text("")
-        assert proctree.where(7, str(tmp_path)) == f"D - 74 {machine}"
+        assert proctree.where_stuck(7, str(tmp_path)) == f"D - 74 {machine}"
 
     def test_of_a_process_that_waits_for_its_vfork(self, tmp_path: Path) -> None:
         """Its child opens a pipe nobody writes to before it becomes another program."""
@@ -219,11 +219,11 @@ class TestWhereItHangs:
         try:
 
             def waits() -> str:
-                found = proctree.where(parent.pid)
+                found = proctree.where_stuck(parent.pid)
                 return found if found.startswith("D ") else ""
 
             # in one look: reading its own files it waits so for a moment, too
-            where = wait_for(waits, 60, lambda: f"it hangs: {proctree.where(parent.pid)}")
+            where = wait_for(waits, 60, lambda: f"it hangs: {proctree.where_stuck(parent.pid)}")
             assert stack_frames.in_words(where).startswith("state D")
         finally:
             lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it

@@ -13,7 +13,7 @@ from cases import cases
 from open_files import open_files
 
 from dispatcher.remote.host import own_folder
-from dispatcher.remote.host.own_folder import FOR_LISTING, clear
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear_folder
 from remote.driver import Os
 
 
@@ -35,7 +35,7 @@ def test_all_goes_and_what_links_lead_to_stays(tmp_path: Path, tree: int) -> Non
     (tmp_path / "tree" / "in" / "file").touch()
     (tmp_path / "tree" / "in").chmod(0o400)
     before = open_files()
-    clear(tree)
+    clear_folder(tree)
     assert open_files() == before
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "kept", "tree"]
 
@@ -55,7 +55,7 @@ def test_folders_that_are_shut_to_us_go(mode: int, tmp_path: Path) -> None:
         try:
             if as_root:
                 os.setuid(4711)
-            clear(fd)
+            clear_folder(fd)
         finally:
             os._exit(int(os.path.exists(f"/proc/self/fd/{fd}/in")))
     os.close(fd)
@@ -76,7 +76,7 @@ def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
 
     monkeypatch.setattr(os, "listdir", exchanged)
     with pytest.raises(NotADirectoryError):
-        clear(tree)
+        clear_folder(tree)
     assert really(tmp_path / "kept") == ["f"]
 
 
@@ -91,11 +91,11 @@ def test_what_another_has_removed_meanwhile_is_gone(
     def other_first(at: int) -> list[str]:
         names = really(at)
         if others:
-            clear(others.pop())
+            clear_folder(others.pop())
         return names
 
     monkeypatch.setattr(os, "listdir", other_first)
-    clear(tree)
+    clear_folder(tree)
     assert really(tree) == []
 
 
@@ -113,7 +113,7 @@ def test_what_does_not_go_keeps_nothing_else(
 
     monkeypatch.setattr(os, "unlink", refused)
     with pytest.raises(PermissionError, match="b"):
-        clear(tree)
+        clear_folder(tree)
     assert os.listdir(tree) == ["b"]
 
 
@@ -135,11 +135,11 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     (Path(made) / "rank-0.json").touch()
     (Path(made) / "link").symlink_to(kept)
     own_folder.make_shared(made)
-    place = Path(os.readlink(own_folder.shared(made)))
+    place = Path(os.readlink(own_folder.shm_link(made)))
     assert place.stat().st_mode & 0o777 == 0o700
     assert str(place).startswith(f"/dev/shm/{os.path.basename(made)[:-8]}")
     assert place.name != os.path.basename(made)  # which anybody can see before it is there
-    (Path(own_folder.shared(made)) / "segment").touch()
+    (Path(own_folder.shm_link(made)) / "segment").touch()
     own_folder.remove(made)
     assert not os.path.lexists(made)
     assert not place.exists()
@@ -259,7 +259,7 @@ def test_where_shared_memory_is_there_already_it_is_not_used(
 def test_a_link_to_elsewhere_takes_nothing_there(made: str, tmp_path: Path) -> None:
     kept = tmp_path / "dispatch-kept"
     kept.mkdir()
-    os.symlink(kept, own_folder.shared(made))
+    os.symlink(kept, own_folder.shm_link(made))
     own_folder.remove(made)
     assert not os.path.exists(made)
     assert kept.exists()

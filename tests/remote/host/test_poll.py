@@ -7,19 +7,19 @@ import select
 import signal
 from typing import Any
 
-from dispatcher.remote.host.poll import Poll, read
+from dispatcher.remote.host.poll import Poll, read_ready
 
 
 def test_what_is_there_now() -> None:
     out, into = os.pipe()
     os.set_blocking(out, False)
-    assert read(out, 10) is None
+    assert read_ready(out, 10) is None
     os.write(into, b"abc")
-    assert (read(out, 2), read(out, 2)) == (b"ab", b"c")
+    assert (read_ready(out, 2), read_ready(out, 2)) == (b"ab", b"c")
     os.close(into)
-    assert read(out, 2) == b""
+    assert read_ready(out, 2) == b""
     os.close(out)
-    assert read(out, 2) == b""
+    assert read_ready(out, 2) == b""
 
 
 class TestPoll:

@@ -35,7 +35,7 @@ class TestLookUp:
     def test_where_a_program_may_lie(
         self, name: bytes, path: bytes | None, places: list[bytes]
     ) -> None:
-        assert process.search(name, path) == places
+        assert process.program_paths(name, path) == places
 
     def test_the_first_that_can_be_run_is_found(self, tmp_path: Path) -> None:
         for folder, mode in (("a", 0o644), ("b", 0o755), ("c", 0o755)):

@@ -297,4 +297,4 @@ def test_a_child_may_follow_its_parent(what: str) -> None:
 def test_where_it_hangs_is_short(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "wchan").write_text("w" * 200)
-    assert proctree.where(7, str(tmp_path)).split()[1] == "w" * 64
+    assert proctree.where_stuck(7, str(tmp_path)).split()[1] == "w" * 64

@@ -110,10 +110,10 @@ def test_the_library_that_a_process_has_loaded(processes: dict[int, bytes], tmp_
     other = tmp_path / "libmpich.so"
     other.write_bytes(b"")
     processes[5] = maps("/usr/lib/libc.so", "/usr/lib/libmpi.txt", str(path), str(other))
-    assert shm.library(5) == str(path)
+    assert shm.loaded_mpi(5) == str(path)
     processes[5] = maps("/gone/libmpi.so", str(path))
-    assert shm.library(5) == ""  # another than the one it runs would be worse
-    assert shm.library(6) == ""
+    assert shm.loaded_mpi(5) == ""  # another than the one it runs would be worse
+    assert shm.loaded_mpi(6) == ""
 
 
 @cases(

@@ -221,7 +221,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     words = f"{b'kvs_7_srv'!r} in {place!r}, {b'kvs_7'!r}: 0, [2, 3]"
     assert bridge.served == f"{words} (/some/libpmix.so.2)"
     assert os.getsid(bridge.pid) == bridge.pid
-    for made in (folder + "/pmix", own_folder.shared(folder)):
+    for made in (folder + "/pmix", own_folder.shm_link(folder)):
         assert os.stat(made).st_mode & 0o777 == 0o700
     for one, words in ((client, "hello"), (house.knock(), "later")):
         one.settimeout(60)

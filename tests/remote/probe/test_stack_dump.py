@@ -130,7 +130,7 @@ class TestByNative:
     def gdb(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """What stands for gdb, beside nothing else; two ranks, of which the second is stopped."""
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/nowhere")
-        monkeypatch.setattr(stack_dump, "where", lambda pid: "T" if pid == 51 else "S")
+        monkeypatch.setattr(stack_dump, "where_stuck", lambda pid: "T" if pid == 51 else "S")
         monkeypatch.setattr(stack_dump, "spy_of", lambda pid: None)
         return tmp_path / "gdb"
 
@@ -155,7 +155,7 @@ class TestByNative:
             asked.append(pid)
             return "T"
 
-        monkeypatch.setattr(stack_dump, "where", where)
+        monkeypatch.setattr(stack_dump, "where_stuck", where)
         many = {rank: (100 + rank, [100 + rank]) for rank in range(99)}
         for cores, some in ((2, 2), (99, stack_dump.NATIVES), (None, 1)):
             monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
@@ -198,7 +198,7 @@ class TestBySignal:
         put = monkeypatch.setattr
         put(stack_dump, "sleep", sleep)
         put(stack_dump, "monotonic", lambda: self.now)
-        put(stack_dump, "where", lambda pid: "T" if pid == 54 else "S")
+        put(stack_dump, "where_stuck", lambda pid: "T" if pid == 54 else "S")
         put(stack_dump, "listens", lambda pid, path: pid != 53)
         put(stack_dump, "os", Os(kill=noting(self.asked)))
         return writes
