@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dispatcher.remote.agent.rank_stdin import Stdin
     from dispatcher.remote.agent.rendezvous_port import RendezvousPort
     from dispatcher.remote.host.process import Process
-    from dispatcher.remote.host.ssh_peer import Question, SshPeer
+    from dispatcher.remote.host.ssh_peer import SilenceWatch, SshPeer
     from dispatcher.remote.pmi.pmi_connections import PmiConnections
     from dispatcher.remote.probe.sampler import Sampler
 
@@ -74,7 +74,7 @@ class Loop:
         self.bind: dict[int, list[list[int]]] = {}  # rank -> its CPUs, and NUMA nodes
         self.sampler: Sampler | None = None
         self.peer: SshPeer | None = None  # the launcher's machine, if its answers can be seen
-        self.question: Question | None = None
+        self.question: SilenceWatch | None = None
         self.exit_code: int | None = None
         self.poll = Poll(self.act)
 
@@ -210,10 +210,10 @@ class Loop:
 
     def do_ask_peer(self, first: bool) -> None:
         """See whether the launcher's machine answers; first: begin a new question."""
-        from dispatcher.remote.host.ssh_peer import Question
+        from dispatcher.remote.host.ssh_peer import SilenceWatch
 
         if self.peer is not None and (first or self.question is None):
-            self.question = Question(self.peer, monotonic(), self.node.heartbeat)
+            self.question = SilenceWatch(self.peer, monotonic(), self.node.heartbeat)
         if self.question is not None and self.question.look(monotonic()):
             self.tell(("lifeline", "the launcher's machine does not answer"))
 

@@ -19,7 +19,7 @@ from dispatcher.remote.host import own_folder, proctree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from dispatcher.remote.host.ssh_peer import Question
+    from dispatcher.remote.host.ssh_peer import SilenceWatch
 
 
 class Guardian:
@@ -34,7 +34,7 @@ class Guardian:
         self.pipe = pipe
         self.silence = self.ending = 60.0
         self.heartbeat = 0.0  # of an agent with whom we look whether the launcher's machine answers
-        self.question: Question | None = None
+        self.question: SilenceWatch | None = None
         self.folder = b""
         self.buffer = b""
         self._take(first)
@@ -110,11 +110,11 @@ class Guardian:
 
     def _is_cut(self, now: float) -> bool:
         """Whether the launcher's machine stopped answering, which the agent should have seen."""
-        from dispatcher.remote.host.ssh_peer import Question, SshPeer
+        from dispatcher.remote.host.ssh_peer import SilenceWatch, SshPeer
 
         if self.question is None:
             try:
-                self.question = Question(SshPeer(), now, self.heartbeat)
+                self.question = SilenceWatch(SshPeer(), now, self.heartbeat)
             except (OSError, ValueError, KeyError):
                 return False
         try:

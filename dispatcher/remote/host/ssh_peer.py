@@ -58,7 +58,7 @@ class SshPeer:
         raise ValueError("the kernel does not know this connection")
 
 
-class Question:
+class SilenceWatch:
     """Finds out whether the peer still answers: call ``look`` every ``LOOK`` seconds.
 
     The peer should acknowledge the data that is sent between two calls.

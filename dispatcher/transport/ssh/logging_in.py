@@ -17,7 +17,7 @@ from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_pa
 from dispatcher.transport.ssh_config.host_config import METHODS, TYPED, HostConfig
 
 if TYPE_CHECKING:
-    from dispatcher.transport.ssh.session import Question, Session
+    from dispatcher.transport.ssh.session import HostQuestion, Session
 
 #: steps of a login; questions of an attempt, with or without prompts; answers that the user types
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
@@ -240,7 +240,7 @@ class LoggingIn:
             return "again"
         return "again" if again else "refused"
 
-    def _answers(self, question: Question) -> list[bytes] | None:
+    def _answers(self, question: HostQuestion) -> list[bytes] | None:
         """The answers to a question; None: the user gave none."""
         answers: list[bytes] = []
         word: bytes | None = None

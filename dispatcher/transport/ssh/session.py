@@ -65,7 +65,7 @@ MOST_PROMPTS, MOST_WORDS = 8, 8192
 
 
 @dataclass(frozen=True)
-class Question:
+class HostQuestion:
     """A host's keyboard-interactive question; its text is as the host sent it.
 
     prompts: each with whether the answer may be shown. expired: it asks nothing, but wants
@@ -77,14 +77,14 @@ class Question:
     expired: bool = False
 
 
-def _read_question(m: Any) -> Question:
+def _read_question(m: Any) -> HostQuestion:
     """Read a question. Raises: Misbehaved for more than a host needs to ask, which is not read."""
     above = [_words(m), _words(m)]
     m.get_binary()  # the language
     count = m.get_int()
     if count > MOST_PROMPTS:
         raise Misbehaved(f"it asks {count:,} questions at once")
-    return Question(tuple(above), tuple((_words(m), m.get_boolean()) for _ in range(count)))
+    return HostQuestion(tuple(above), tuple((_words(m), m.get_boolean()) for _ in range(count)))
 
 
 def _words(m: Any) -> str:
@@ -182,7 +182,7 @@ class Session(Connection):
         super().__init__(stream, {**offers, "host_keys": wanted})
         self.steps = steps
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
-        self.question: Question | None = None  # that the host waits to be answered
+        self.question: HostQuestion | None = None  # that the host waits to be answered
         #: for the next commands, as in ``HostConfig``
         self.environment: Variables = ()
         self.unsigned = ""  # why the key that was tried last did not sign
@@ -406,7 +406,7 @@ class Session(Connection):
         self.question = _read_question(m)
 
     def on_expired(self) -> None:
-        self.question = Question(expired=True)
+        self.question = HostQuestion(expired=True)
 
     def on_silence(self, seconds: float) -> None:
         if not self.is_authenticated():

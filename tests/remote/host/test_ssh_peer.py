@@ -10,7 +10,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.remote.host.ssh_peer import Question, SshPeer
+from dispatcher.remote.host.ssh_peer import SilenceWatch, SshPeer
 
 
 @pytest.fixture
@@ -93,5 +93,5 @@ DOUBT = 6.0
     ],
 )
 def test_a_question_wants_its_time(waited: float, silence: float | None, cut: bool) -> None:
-    question = Question(Said(silence), 50.0, 3.0)
+    question = SilenceWatch(Said(silence), 50.0, 3.0)
     assert question.look(50.0 + waited) is cut
