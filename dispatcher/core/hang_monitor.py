@@ -244,7 +244,7 @@ class HangMonitor:
     def _conclude(self, now: float) -> list[Action]:
         groups = stack_frames.grouped(
             {
-                s.rank: (s.how, s.state, stack_frames.read(s.how, s.text))
+                s.rank: (s.how, s.state, stack_frames.read_frames(s.how, s.text))
                 for s in self._stacks.values()
             },
             {each.rank: each.text for one in self._answers for each in one.natives},

@@ -376,7 +376,7 @@ def site_checks(data: bytes) -> None:
 )  # fmt: skip
 def stacks(data: bytes) -> None:
     for how in (*stack_frames.HOW, "gdb"):
-        for frame in stack_frames.read(how, data):
+        for frame in stack_frames.read_frames(how, data):
             assert len(frame.words) < 4096
     stack_frames.innermost(data)
     stack_frames.in_words(as_text(data))

@@ -161,7 +161,7 @@ def _waits(frame: Frame) -> bool:
     return inside or frame.function in WAITS
 
 
-def read(how: str, text: bytes) -> tuple[Frame, ...]:
+def read_frames(how: str, text: bytes) -> tuple[Frame, ...]:
     """The main thread's frames in a text from ``how``, innermost first; () if there are none."""
     lines = text.decode("utf-8", "backslashreplace").splitlines()
     found = {PY_SPY: _py_spy, FAULTHANDLER: _faulthandler}.get(how, _proc)(lines)

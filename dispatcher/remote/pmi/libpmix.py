@@ -155,7 +155,7 @@ class Library:
             blob = ctypes.string_at(data, size) if data else b""
             if data:
                 libc.free(data)
-            asked("fence", Answer(*how), members=members_of(procs, n), data=blob)
+            asked("fence", PmixAnswer(*how), members=members_of(procs, n), data=blob)
             return SUCCESS
 
         self.table = (ctypes.c_void_p * N_FUNCTIONS)()
@@ -232,7 +232,7 @@ def copied(data: bytes) -> int:
     return int(memory)
 
 
-class Answer:
+class PmixAnswer:
     """Lets the ranks of this host out of a fence, or gives a rank another rank's data."""
 
     def __init__(self, function: int, argument: int) -> None:

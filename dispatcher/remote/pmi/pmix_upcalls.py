@@ -27,10 +27,10 @@ from dispatcher.remote.pmi.libpmix import (
     STRING,
     SUCCEEDED_AT_ONCE,
     SUCCESS,
-    Answer,
     App,
     Info,
     Infos,
+    PmixAnswer,
     Proc,
     Published,
     libc,
@@ -121,7 +121,7 @@ def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[
         return Connected(on_connect)
 
     def on_modex(proc: Any, _: Any, __: int, *how: int) -> int:
-        asked("modex", Answer(*how), namespace=proc[0].namespace, rank=proc[0].rank)
+        asked("modex", PmixAnswer(*how), namespace=proc[0].namespace, rank=proc[0].rank)
         return SUCCESS
 
     def on_publish(proc: Any, infos: Any, n: int, *how: int) -> int:

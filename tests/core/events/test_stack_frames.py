@@ -15,7 +15,7 @@ from dispatcher.core.events.stack_frames import (
     grouped,
     in_words,
     innermost,
-    read,
+    read_frames,
 )
 
 #: bytes of one stack, as a host may send it
@@ -58,7 +58,7 @@ def test_what_the_kernel_says_in_words(text: str, words: str) -> None:
     ],
 )  # fmt: skip
 def test_py_spy(text: bytes, frames: tuple[Frame, ...]) -> None:
-    assert read("py-spy", text) == frames
+    assert read_frames("py-spy", text) == frames
 
 
 @cases(
@@ -74,22 +74,22 @@ def test_py_spy(text: bytes, frames: tuple[Frame, ...]) -> None:
     ],
 )  # fmt: skip
 def test_faulthandler(text: bytes, frames: tuple[Frame, ...]) -> None:
-    assert read("faulthandler", text) == frames
+    assert read_frames("faulthandler", text) == frames
 
 
 def test_the_kernel_s_first_thread_of_which_something_is_known() -> None:
     text = b"- - - x86_64 a\nS ep_poll 7 x86_64 my program\nD x 0 x86_64 b\n"
-    assert read("proc", text) == (
+    assert read_frames("proc", text) == (
         Frame("state S in ep_poll, system call poll (my program)", "", 0),
     )
-    assert read("proc", b"S ep_poll 7 x86_64\n") == ()
-    long = read("proc", b"S ep_poll 7 x86_64 " + b"x" * 999)
+    assert read_frames("proc", b"S ep_poll 7 x86_64\n") == ()
+    long = read_frames("proc", b"S ep_poll 7 x86_64 " + b"x" * 999)
     assert len(long[0].function) == LONGEST
 
 
 def test_what_hosts_send_is_bounded() -> None:
     lines = [b'Thread 1: "MainThread"', *[b"    %s (%s.py:1)" % (b"f" * 399, b"d/" * 190)] * 99]
-    found = read("py-spy", b"\n".join(lines))
+    found = read_frames("py-spy", b"\n".join(lines))
     assert len(found) == MOST
     assert (len(found[0].function), len(found[0].file)) == (LONGEST, LONGEST)
     assert found[0].file.endswith("d/.py")
@@ -141,8 +141,8 @@ def test_no_text_takes_time_by_its_square(how: str, piece: bytes) -> None:
         if how == "gdb":
             innermost(b"#1 " + line)
         else:
-            read(how, b'Thread 0x1 (most recent)\n  File "' + line)
-            read(how, b"Thread 1\n  " + line + b")")
+            read_frames(how, b'Thread 0x1 (most recent)\n  File "' + line)
+            read_frames(how, b"Thread 1\n  " + line + b")")
     assert time.process_time() - began < 2.0
 
 

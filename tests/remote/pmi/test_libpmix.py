@@ -23,11 +23,11 @@ from dispatcher.remote.pmi.libpmix import (
     UINT16,
     UINT32,
     WILDCARD,
-    Answer,
     DataArray,
     Info,
     Library,
     LoadError,
+    PmixAnswer,
     Proc,
     Released,
     job_of,
@@ -325,7 +325,7 @@ def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
     function = Released(released)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
-    Answer(address, 99).give(-29, data, 0)
+    PmixAnswer(address, 99).give(-29, data, 0)
     assert given == [(-29, data, 99, True)]
 
 
