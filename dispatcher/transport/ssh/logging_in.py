@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.ssh_auth.identities import Candidate, Identities, methods, refused
+from dispatcher.transport.ssh_auth.identities import Candidate, Identities, login_refused, methods
 from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_password
 from dispatcher.transport.ssh_config.host_config import METHODS, TYPED, HostConfig
 
@@ -88,7 +88,7 @@ class LoggingIn:
             # it was late by its deadline at that time; the user may have begun to type since
             return why_broken(session, 0.0 if outcome == "late" else self._until())
         self.goes_on = at_limit and self._types and not TYPED.isdisjoint(session.offered)
-        return refused(
+        return login_refused(
             self._config, self._identities, self._tried, session.offered,
             more=self._partial, typed=self._why, unable=self._unable,
             untried=[candidate.label for candidate in self._keys] if at_limit else None,

@@ -236,10 +236,10 @@ class ParamikoTransport(Transport):
 
         deadline: by the timer of the passwords. jump: it leads on to other hosts.
         """
-        from dispatcher.transport.ssh.session import Session, offers
+        from dispatcher.transport.ssh.session import Session, offered_algorithms
 
         config = route[-1]
-        offered = offers(dict(config.algorithms))
+        offered = offered_algorithms(dict(config.algorithms))
         for name, left in offered.items():
             if not left:
                 why = f"ssh_config allows none of the {name} that we have"

@@ -538,7 +538,7 @@ class ParamikoLink(Link):
         return Ending(self._channel.exit_code)
 
 
-def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def offered_algorithms(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """The algorithms to offer a host, narrowed by its config; a key with nothing left is ``()``."""
     supported = {
         "ciphers": (CIPHERS, "ciphers"),

@@ -18,10 +18,10 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     Entry,
     KnownHosts,
     Reader,
-    algorithms,
     authority_of,
     certified_key,
     fingerprint,
+    key_algorithms,
     key_problem,
     kind_of,
     lookup_name,
@@ -160,7 +160,7 @@ class HostKeyCheck:
         ssh_config allows nothing else, they are treated as plain keys.
         """
         keys = self._known.keys or self._portless.keys
-        known = {name for entry in keys for name in algorithms(entry.kind)}
+        known = {name for entry in keys for name in key_algorithms(entry.kind)}
         certified = tuple(n for n in offered if n.endswith(CERT)) if self._authorities else ()
         plain = tuple(name for name in offered if not name.endswith(CERT))
         return certified + (tuple(n for n in plain if n in known) or plain) or offered

@@ -21,8 +21,8 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import open_regular
 from dispatcher.transport.ssh_auth.known_hosts import (
     Reader,
-    algorithms,
     fingerprint,
+    key_algorithms,
     kind_of,
     plain_key,
     rsa_bits,
@@ -228,7 +228,7 @@ def _allows(config: HostConfig, blob: bytes) -> bool:
         return False
     if bits is not None and bits < config.rsa_bits:
         return False
-    return bool(config.allowed("pubkeyacceptedalgorithms", algorithms(kind)))
+    return bool(config.allowed("pubkeyacceptedalgorithms", key_algorithms(kind)))
 
 
 def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:
@@ -335,7 +335,7 @@ def methods(offered: Sequence[str]) -> tuple[str, ...]:
     return tuple(name[:_LONGEST] for name in named if name)[:_MOST]
 
 
-def refused(
+def login_refused(
     config: HostConfig,
     identities: Identities,
     tried: Sequence[Candidate],

@@ -79,7 +79,7 @@ _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 PLAIN = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", *_RSA)
 
 
-def algorithms(kind: str) -> tuple[str, ...]:
+def key_algorithms(kind: str) -> tuple[str, ...]:
     """The algorithms by which keys or certificates of a type sign; RSA has one for each hash."""
     bare = kind.removesuffix(CERT)
     return tuple(name + kind[len(bare) :] for name in (_RSA if bare == "ssh-rsa" else (bare,)))

@@ -22,7 +22,7 @@ from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
     Session,
-    offers,
+    offered_algorithms,
 )
 
 GLOBAL, OPEN, DATA, REQUEST = 80, 90, 94, 98
@@ -52,7 +52,7 @@ class Quiet(Session):
         stream = ByteStream(socket, lambda: None, lambda: None)
         self.judge = Check()
         check: Any = self.judge
-        super().__init__(stream, check, offers({}), Steps("start"))
+        super().__init__(stream, check, offered_algorithms({}), Steps("start"))
         self.limits.clear()
         self.heard: list[Message] = []
         self.reply: Callable[[], object] = lambda: None

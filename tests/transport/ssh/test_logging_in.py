@@ -178,7 +178,7 @@ def test_a_login(to: Make) -> None:
     keys: Any = transport._identities
     assert [one.label for one in keys.good] == ["good"]
     assert (session.stream, session.until) == (Over("a socket"), until)
-    assert session.algorithms == session_module.offers({})
+    assert session.algorithms == session_module.offered_algorithms({})
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from dispatcher.transport.ssh.session import (  # noqa: E402
     KEX,
     HostKeyRefused,
     Session,
-    offers,
+    offered_algorithms,
 )
 
 from .quiet import OPEN, REQUEST, Quiet, opens, soon  # noqa: E402
@@ -51,19 +51,19 @@ def session() -> Quiet:
 
 
 def test_offers_are_narrowed_by_the_options_of_ssh() -> None:
-    usual = offers({})
+    usual = offered_algorithms({})
     assert all(usual.values())
     for option, name in (
         ("ciphers", "ciphers"), ("macs", "macs"), ("kexalgorithms", "kex"),
         ("hostkeyalgorithms", "host_keys"), ("pubkeyacceptedalgorithms", "pubkeys"),
     ):  # fmt: skip
         one = usual[name][-1]
-        assert offers({option: one}) == {**usual, name: (one,)}
-        assert offers({option: f"-{one}"}) == {**usual, name: usual[name][:-1]}
+        assert offered_algorithms({option: one}) == {**usual, name: (one,)}
+        assert offered_algorithms({option: f"-{one}"}) == {**usual, name: usual[name][:-1]}
 
 
 def test_only_types_of_keys_that_can_be_judged_are_asked_for(session: Quiet) -> None:
-    assert session.preferred_keys == offers({})["host_keys"][:1]
+    assert session.preferred_keys == offered_algorithms({})["host_keys"][:1]
     assert session.steps.name == "ssh banner"
     session.on_version()
     assert session.steps.name == "key exchange"

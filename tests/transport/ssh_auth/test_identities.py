@@ -18,8 +18,8 @@ from dispatcher.transport.ssh_auth.identities import (
     ASK_NOT_BY_SSH,
     Candidate,
     Identities,
+    login_refused,
     methods,
-    refused,
     refused_key,
     takes_no_key,
 )
@@ -485,7 +485,7 @@ OR = f"or --ask-pass; {OTHER}"
     ],
 )  # fmt: skip
 def test_a_login_without_a_key(offered: tuple[str, ...], more: bool, why: str, hint: str) -> None:
-    failure = refused(config("/missing", port=2222), Identities(), [], offered, more=more)
+    failure = login_refused(config("/missing", port=2222), Identities(), [], offered, more=more)
     assert (failure.kind, failure.why, failure.hint) == (Kind.AUTH, why, hint)
 
 
@@ -499,7 +499,7 @@ def test_a_login_with_a_key_that_ssh_config_excludes(
     usual = config(file, "/missing", identity_agent="a", algorithms=excludes)
     keys = Identities()
     keys.candidates(usual)
-    failure = refused(usual, keys, [], ("publickey",), more=False)
+    failure = login_refused(usual, keys, [], ("publickey",), more=False)
     assert failure.why == (
         "me: there is no key to log in with: the ssh-agent holds none that ssh_config allows, "
         f"and ssh_config excludes {file}, and there is no /missing"
@@ -512,28 +512,28 @@ def test_a_login_with_keys_that_are_refused(tmp_path: Path) -> None:
     file.write_text("x")
     public(tmp_path / "my key.pub", blob(1))
     tried = [Candidate("agent: x", lambda: None), Candidate("label", lambda: None, str(file))]
-    failure = refused(config(file), Identities(), tried, ("publickey",), more=False)
+    failure = login_refused(config(file), Identities(), tried, ("publickey",), more=False)
     assert failure.why == "me: refused: agent: x, label"
     where = "has to be a line of ~me/.ssh/authorized_keys on the host"
     assert failure.hint == f"cat '{file}.pub'  # {where}; {OTHER}"
-    failure = refused(config(), Identities(), tried[:1], ("publickey",), more=False)
+    failure = login_refused(config(), Identities(), tried[:1], ("publickey",), more=False)
     assert failure.hint == f"ssh -v n1 true  # {OTHER}"
 
 
 def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
     keys = Identities()
     keys.notices = ["/other: broken", "/a: broken", "/b-cert.pub: broken too", "/ab: is no /a"]
-    failure = refused(config("/a", "/b"), keys, [], (), more=False)
+    failure = login_refused(config("/a", "/b"), keys, [], (), more=False)
     assert (failure.why, failure.hint) == (
         "me: /a: broken; /b-cert.pub: broken too", "ssh -v n1 true",
     )  # fmt: skip
     keys.notices.append("/c d: it has a passphrase, and none was typed")
     tried = [Candidate("/x", lambda: None, "/x")]
-    failure = refused(config("/a", "/b", "/c d"), keys, tried, (), more=False)
+    failure = login_refused(config("/a", "/b", "/c d"), keys, tried, (), more=False)
     assert failure.why.startswith("me: refused: /x; /a: broken; /b-cert.pub: broken too; /c d: it")
     assert failure.hint == "ssh-add '/c d'"
     keys.notices += [f"/{number}: broken" for number in range(5)]
-    many = refused(config(*(f"/{n}" for n in range(5))), keys, [], (), more=False)
+    many = login_refused(config(*(f"/{n}" for n in range(5))), keys, [], (), more=False)
     assert many.why == "me: /0: broken; /1: broken; /2: broken"
 
 
@@ -572,12 +572,12 @@ def test_what_to_do_about_a_host_that_takes_no_keys() -> None:
 def test_a_host_that_ssh_would_log_in_to_by_the_key_of_this_machine(wanted: bool) -> None:
     usual = replace(config("/missing"), hostbased=wanted)
     for tried in ([], [Candidate("label", lambda: None)]):
-        failure = refused(usual, Identities(), tried, ("publickey", "hostbased"), more=False)
+        failure = login_refused(usual, Identities(), tried, ("publickey", "hostbased"), more=False)
         assert (failure.hint == HOSTBASED) is wanted
 
 
 def test_a_host_that_ssh_config_lets_nobody_type_for() -> None:
     quiet = replace(config("/missing"), methods=("publickey",))
     for more in (False, True):
-        failure = refused(quiet, Identities(), [], ("password",), more=more)
+        failure = login_refused(quiet, Identities(), [], ("password",), more=more)
         assert (failure.hint or "").startswith("BatchMode no  # in ssh_config")
