@@ -196,7 +196,7 @@ def test_nobody_holds_connections(
     def ask(*_: Any, **__: Any) -> Any:
         raise OSError("gone")
 
-    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask_daemon", ask)
     assert str(cli.main(["connect", "--list"])) == MESSAGES["no-connection-daemon"].exit_code
     assert code_of(capfd.readouterr().err) == "no-connection-daemon"
 

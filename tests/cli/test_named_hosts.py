@@ -295,7 +295,7 @@ def test_close_is_about_all_or_those_typed(
         assert kind == DROP
         orders.append(hosts)
 
-    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask_daemon", ask)
     assert cli.main(["connect", "--close", *where]) == 0
     assert orders == [closed]
 

@@ -22,7 +22,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target, Transport
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import LIST, ask
+from dispatcher.transport.pool.daemon_socket import LIST, ask_daemon
 from dispatcher.transport.pool.pool_transport import PoolTransport
 from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 from dispatcher.transport.process.openssh import SshTransport
@@ -236,7 +236,7 @@ def own_daemon(_runtime_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def end_daemon() -> None:
     """End the daemon there is, if any, and wait until it is gone."""
-    said = ask(LIST)
+    said = ask_daemon(LIST)
     if said is None:
         return
     pid = said["pid"]

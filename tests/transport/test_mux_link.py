@@ -16,7 +16,7 @@ from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.mux import COUNT, Decoder, Malformed
 from dispatcher.transport.base import LinkClosed
 from dispatcher.transport.mux_link import MuxLink
-from dispatcher.transport.pool.daemon_socket import LIST, fields, message
+from dispatcher.transport.pool.daemon_socket import LIST, fields, json_frame
 
 
 class Plain(MuxLink):
@@ -78,7 +78,7 @@ def test_a_link_says_what_it_takes_and_how_it_ends() -> None:
 
 
 def test_messages_of_the_pool_are_objects() -> None:
-    assert [*Decoder().feed(message(LIST, 7, a=1))] == [(7, LIST, b'{"a": 1}')]
+    assert [*Decoder().feed(json_frame(LIST, 7, a=1))] == [(7, LIST, b'{"a": 1}')]
     for body in (b"", b"[]", b"[" * 100_000, b"\xff"):
         with pytest.raises(Malformed):
             fields(body)

@@ -97,7 +97,7 @@ def _ask(options: ConnectOptions) -> int:
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
     from dispatcher.model.hostset import fold
     from dispatcher.remote.protocol.mux import Malformed
-    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask, kill_daemon
+    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask_daemon, kill_daemon
 
     if options.listing and options.closing:
         raise ConflictingOptions("--list and --close exclude each other")
@@ -107,7 +107,7 @@ def _ask(options: ConnectOptions) -> int:
     if options.closing and hosts_typed():
         hosts = [host.name for host in find_hosts(options, say)]
     try:
-        answer = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
+        answer = ask_daemon(DROP, hosts=hosts) if options.closing else ask_daemon(LIST)
     except NoConnectionDaemon as silent:
         if not options.closing or hosts is not None or not kill_daemon():
             raise

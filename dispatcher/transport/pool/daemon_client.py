@@ -20,7 +20,7 @@ from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import DROP, LET_END, LIST, OPENING, fields, message
+from dispatcher.transport.pool.daemon_socket import DROP, LET_END, LIST, OPENING, fields, json_frame
 
 #: seconds after a command's end until the client gets that end though the output has not ended
 HELD_OPEN = 0.1
@@ -99,7 +99,7 @@ class Client:
             if kind == DROP:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
-            self._out.put(message(LIST, **self._hosts.listed()))
+            self._out.put(json_frame(LIST, **self._hosts.listed()))
         elif kind == daemon_socket.ANSWER:
             answer = fields(body)
             with self._lock:
@@ -124,7 +124,7 @@ class Client:
             if self._over:
                 return None
             self._asked[number] = answer
-        self._out.put(message(daemon_socket.ASK, number=number, **question))
+        self._out.put(json_frame(daemon_socket.ASK, number=number, **question))
         return answer.get()
 
     def _open(self, number: int, order: dict[str, Any]) -> None:
@@ -149,12 +149,12 @@ class Client:
         if isinstance(found, Failure):
             failure: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
             failure |= {"hint": found.hint, "retryable": found.retryable}
-            self._out.put(message(daemon_socket.FAILED, number, **failure))
+            self._out.put(json_frame(daemon_socket.FAILED, number, **failure))
         elif channel is None:
-            self._out.put(message(daemon_socket.NOT_POOLED, number))
+            self._out.put(json_frame(daemon_socket.NOT_POOLED, number))
         elif wanted:
             channel.begin(order["opening"].encode("latin-1")[:OPENING])
-            self._out.put(message(daemon_socket.ACCEPTED, number, address=channel.link.address))
+            self._out.put(json_frame(daemon_socket.ACCEPTED, number, address=channel.link.address))
             channel.link.watch(lambda: self._out.put(number))
         else:
             channel.leave()
@@ -327,7 +327,7 @@ class Channel:
                 lost = self.link.failure(0.0)
                 told = {"code": ending.code, "signal": ending.signal}
                 silence = None if lost is None else lost.why
-                frames = [message(mux.ENDED, self._number, **told, silence=silence)]
+                frames = [json_frame(mux.ENDED, self._number, **told, silence=silence)]
         if self._end and complete and not self.over:
             self.over = True
             self.leave()

@@ -225,7 +225,7 @@ def _at(place: Path) -> Iterator[int]:
         os.close(fd)
 
 
-def message(kind: int, channel: int = 0, /, **fields: Any) -> bytes:
+def json_frame(kind: int, channel: int = 0, /, **fields: Any) -> bytes:
     """A frame whose body is ``fields`` as JSON."""
     return frame(channel, kind, json.dumps(fields).encode())
 
@@ -245,7 +245,7 @@ def fields(body: bytes) -> dict[str, Any]:
 LIMIT = 10.0
 
 
-def ask(kind: int, **order: Any) -> dict[str, Any] | None:
+def ask_daemon(kind: int, **order: Any) -> dict[str, Any] | None:
     """The daemon's answer to LIST, or to DROP of ``hosts``; None where no daemon runs.
 
     Raises: UsageError if its folder is not ours alone; NoConnectionDaemon if it does not answer;
@@ -265,7 +265,7 @@ def ask(kind: int, **order: Any) -> dict[str, Any] | None:
 def _asked(link: socket.socket, kind: int, seconds: float, **order: Any) -> dict[str, Any]:
     """The daemon's answer to an order. Raises: OSError, also if it is late; Malformed."""
     link.settimeout(seconds)
-    link.sendall(message(kind, **order))
+    link.sendall(json_frame(kind, **order))
     frames, answers = Decoder(LARGEST), list[tuple[int, int, bytes]]()
     while not answers:
         data = link.recv(1 << 16)

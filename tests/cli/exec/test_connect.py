@@ -42,7 +42,7 @@ def test_list_and_close(
         asked.append((kind, more))
         return answer
 
-    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask_daemon", ask)
     assert cli.main(["connect", *words]) == 0
     assert asked == [order]
     assert capsys.readouterr() == shown
@@ -54,7 +54,7 @@ def test_connections_for_programs(
     for answer, hosts, idle in (
         ({"hosts": ["n2", "n1"], "idle": 600}, ["n1", "n2"], 600.0), (None, [], None),
     ):  # fmt: skip
-        monkeypatch.setattr(daemon_socket, "ask", lambda kind, answer=answer, **more: answer)
+        monkeypatch.setattr(daemon_socket, "ask_daemon", lambda kind, answer=answer, **more: answer)
         for way in ("--list", "--close"):
             assert cli.main(["connect", way, "--json"]) == 0
             told = promises.told(capsys.readouterr().out)
@@ -68,7 +68,7 @@ def test_a_process_that_does_not_answer(
     def ask(kind: int, **more: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask_daemon", ask)
     assert cli.main(["connect", "--list"]) == 125
     said = f"error: the process that holds connections: {error} [no-connection-daemon]\n"
     assert capsys.readouterr().err == said
@@ -97,7 +97,7 @@ def test_a_silent_process_is_ended_by_close_alone(
         ended.append(True)
         return True
 
-    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "ask_daemon", ask)
     monkeypatch.setattr(daemon_socket, "dial_or_start", call)
     monkeypatch.setattr(daemon_socket, "why_silent", lambda link: "pid 7 does not answer")
     monkeypatch.setattr(daemon_socket, "kill_daemon", end)

@@ -28,7 +28,7 @@ from dispatcher.transport.base import Keepalive, Target, Window
 from dispatcher.transport.pool import daemon as module
 from dispatcher.transport.pool import daemon_socket, pool_transport
 from dispatcher.transport.pool.daemon import Daemon
-from dispatcher.transport.pool.daemon_socket import LIST, fields, message
+from dispatcher.transport.pool.daemon_socket import LIST, fields, json_frame
 from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from ..far_link import FarLink
@@ -291,7 +291,7 @@ def call(listener: socket.socket) -> socket.socket:
 
 
 def answer(caller: socket.socket) -> dict[str, Any]:
-    caller.sendall(message(LIST))
+    caller.sendall(json_frame(LIST))
     ((_, _, body),) = Decoder().feed(caller.recv(1 << 16))
     return fields(body)
 

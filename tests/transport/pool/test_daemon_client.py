@@ -27,7 +27,7 @@ from dispatcher.transport.pool.daemon_socket import (
     OPENING,
     RESIZE,
     fields,
-    message,
+    json_frame,
 )
 
 ORDER = {"opening": "go\n"}
@@ -237,7 +237,7 @@ class TestClient:
     def test_a_command_at_hand(self, house: House, link: socket.socket) -> None:
         far = Far()
         house.near.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER))
         ((number, kind, body),) = self.heard(link, 1)
         assert (number, kind, fields(body)) == (3, ACCEPTED, {"address": "10.0.0.7"})
         assert far.heard == [b"go\n"]
@@ -253,7 +253,7 @@ class TestClient:
     def test_what_comes_with_an_order_is_bounded(self, house: House, link: socket.socket) -> None:
         far = Far()
         house.near.append(far)
-        self.say(link, message(mux.OPEN, 3, opening="x" * (OPENING + 5)))
+        self.say(link, json_frame(mux.OPEN, 3, opening="x" * (OPENING + 5)))
         self.heard(link, 1)
         assert far.heard == [b"x" * OPENING]
 
@@ -270,7 +270,7 @@ class TestClient:
         said: dict[str, Any],
     ) -> None:  # fmt: skip
         house.opens.append(opened)
-        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER))
         ((number, answer, body),) = self.heard(link, 1)
         assert (number, answer) == (3, kind)
         assert fields(body) == said
@@ -279,7 +279,7 @@ class TestClient:
         house.may_open.clear()
         far = Far()
         house.opens.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER), message(LIST))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER), json_frame(LIST))
         ((number, kind, body),) = self.heard(link, 1)
         assert (number, kind, fields(body)) == (0, LIST, {"hosts": ["n1"]})
         house.may_open.set()
@@ -291,11 +291,11 @@ class TestClient:
         house.may_open.clear()
         far = Far()
         house.opens.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER), frame(3, mux.CLOSE), message(LIST))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER), frame(3, mux.CLOSE), json_frame(LIST))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         house.may_open.set()
         wait_for(lambda: far.closed, 30, "the command's link is closed")
-        self.say(link, frame(3, mux.INPUT, b"late"), message(LIST))
+        self.say(link, frame(3, mux.INPUT, b"late"), json_frame(LIST))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         assert far.heard == []
         link.shutdown(socket.SHUT_RDWR)
@@ -310,7 +310,7 @@ class TestClient:
         serving = threading.Thread(target=Client(theirs, house).serve, daemon=True)
         serving.start()
         with ours:
-            self.say(ours, message(mux.OPEN, 3, **ORDER), message(LIST))
+            self.say(ours, json_frame(mux.OPEN, 3, **ORDER), json_frame(LIST))
             self.heard(ours, 1)
         serving.join(60)
         assert not serving.is_alive()
@@ -326,14 +326,14 @@ class TestClient:
     def test_connections_are_dropped(
         self, house: House, link: socket.socket, said: dict[str, Any], names: set[str] | None
     ) -> None:
-        self.say(link, message(DROP, **said))
+        self.say(link, json_frame(DROP, **said))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         assert house.dropped == [names]
 
     def test_its_commands_end_when_it_hangs_up(self, house: House, link: socket.socket) -> None:
         far = Far()
         house.near.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER))
         self.heard(link, 1)
         link.shutdown(socket.SHUT_RDWR)
         wait_for(lambda: far.closed, 30, "the command's link is closed")
@@ -345,7 +345,7 @@ class TestClient:
         monkeypatch.setattr(daemon_client, "LAST_END", 0.2 if hangs else 60.0)
         far = Far()
         house.near.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER))
         self.heard(link, 1)
         self.say(link, frame(3, LET_END))
         link.shutdown(socket.SHUT_RDWR)
@@ -361,7 +361,7 @@ class TestClient:
         """Nothing rings then; and other commands go on meanwhile."""
         held, other = Far(), Far()
         house.near += [held, other]
-        self.say(link, message(mux.OPEN, 3, **ORDER), message(mux.OPEN, 4, **ORDER))
+        self.say(link, json_frame(mux.OPEN, 3, **ORDER), json_frame(mux.OPEN, 4, **ORDER))
         self.heard(link, 2)
         held.ends(7, complete=False)
         held.ring()
@@ -391,7 +391,7 @@ class TestClient:
         serving = threading.Thread(target=Client(theirs, house).serve, daemon=True)
         serving.start()
         with ours:
-            self.say(ours, message(mux.OPEN, 3, **ORDER))
+            self.say(ours, json_frame(mux.OPEN, 3, **ORDER))
             self.heard(ours, 1)
             far.output += bytes(mux.OUTPUT_WINDOW)
             far.ring()

@@ -21,7 +21,7 @@ import dispatcher
 from dispatcher.model.errors import DispatchError, NoConnectionDaemon
 from dispatcher.remote.protocol.mux import Decoder, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, message
+from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask_daemon, json_frame
 
 
 @pytest.fixture
@@ -260,20 +260,20 @@ class Answering:
 def test_an_answer(
     listener: socket.socket, kind: int, order: dict[str, Any], body: bytes, cut: int | None
 ) -> None:
-    said = message(LIST, hosts=["n1"] * 5, idle=600.0)
+    said = json_frame(LIST, hosts=["n1"] * 5, idle=600.0)
     answering = Answering(listener, *([said] if cut is None else [said[:cut], said[cut:]]))
-    assert ask(kind, **order) == {"hosts": ["n1"] * 5, "idle": 600.0}
+    assert ask_daemon(kind, **order) == {"hosts": ["n1"] * 5, "idle": 600.0}
     answering.end()
     assert answering.heard == [(0, LIST, b"{}"), *([(0, kind, body)] if kind == DROP else [])]
 
 
 @pytest.mark.parametrize(
-    "said", [b"", message(LIST)[:-1], frame(0, LIST, b"[1]"), frame(0, LIST, b"\xff")]
+    "said", [b"", json_frame(LIST)[:-1], frame(0, LIST, b"[1]"), frame(0, LIST, b"\xff")]
 )
 def test_an_answer_that_is_none(listener: socket.socket, said: bytes) -> None:
     answering = Answering(listener, said)
     with pytest.raises(Malformed):
-        ask(LIST)
+        ask_daemon(LIST)
     answering.end()
 
 
@@ -283,7 +283,7 @@ def test_an_answer_that_does_not_come(
     monkeypatch.setattr(daemon_socket, "ANSWER_LIMIT", 0.05)
     us = f"the process that holds connections (pid {os.getpid()}) does not answer"
     with pytest.raises(NoConnectionDaemon, match=re.escape(us)) as caught:
-        ask(LIST)
+        ask_daemon(LIST)
     assert caught.value.hint == "dispatch connect --close"
     notes: list[str] = []
     before = open_files()
@@ -293,7 +293,7 @@ def test_an_answer_that_does_not_come(
 
 
 def test_a_daemon_that_is_reached_answers(listener: socket.socket) -> None:
-    answering = Answering(listener, message(LIST, hosts=[], idle=600.0))
+    answering = Answering(listener, json_frame(LIST, hosts=[], idle=600.0))
     notes: list[str] = []
     link = daemon_socket.reach(notes.append)
     assert link is not None
@@ -321,4 +321,4 @@ def test_a_stopped_daemon_is_killed(runtime: Path) -> None:
 
 
 def test_nobody_is_there_to_answer(runtime: Path) -> None:
-    assert ask(LIST) is None
+    assert ask_daemon(LIST) is None

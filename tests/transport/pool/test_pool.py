@@ -291,13 +291,13 @@ def test_the_socket_is_ours_alone(home: Home) -> None:
 ASKS = """
 import os, socket, sys
 from dispatcher.remote.protocol.mux import Decoder
-from dispatcher.transport.pool.daemon_socket import LIST, message
+from dispatcher.transport.pool.daemon_socket import LIST, json_frame
 os.setuid(int(sys.argv[3]))
 with socket.socket(socket.AF_UNIX) as link:
     link.connect(f"/proc/self/fd/{sys.argv[1]}/{sys.argv[2]}")
     link.settimeout(60)
     try:
-        link.sendall(message(LIST))
+        link.sendall(json_frame(LIST))
         print(*Decoder().feed(link.recv(4096)))
     except ConnectionError:
         pass

@@ -29,7 +29,7 @@ from dispatcher.transport.pool.daemon_socket import (
     OPENING,
     RESIZE,
     fields,
-    message,
+    json_frame,
 )
 from dispatcher.transport.pool.pool_transport import (
     PoolCall,
@@ -84,7 +84,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "reach": 7.0,
                 "asks": [False, False],
             }  # fmt: skip
-            world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))
+            world.daemon.say(json_frame(ACCEPTED, number, address="10.0.0.7"))
         link = opened.result()
         assert isinstance(link, Link)
         assert (link.address, link.by) == ("10.0.0.7", "kept")
@@ -101,7 +101,7 @@ def test_each_launcher_has_its_own_reading(monkeypatch: pytest.MonkeyPatch) -> N
         transport = world.transport()
         with opening(transport):
             order = fields(world.daemon.hear()[2])
-            world.daemon.say(message(NOT_POOLED, 1))
+            world.daemon.say(json_frame(NOT_POOLED, 1))
         runs.add(order["run"])
         assert (order["keep"], order["config"], order["host_keys"]) == (None, None, None)
         transport.close()
@@ -112,14 +112,14 @@ def test_each_launcher_has_its_own_reading(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (message(FAILED, 1, kind="timeout", why="late", hint="wait", retryable=True),
+        (json_frame(FAILED, 1, kind="timeout", why="late", hint="wait", retryable=True),
          Failure(Kind.TIMEOUT, "late", "wait", retryable=True)),
-        (message(FAILED, 1, kind="authentication failed", why="no", hint=None, retryable=False),
+        (json_frame(FAILED, 1, kind="authentication failed", why="no", hint=None, retryable=False),
          Failure(Kind.AUTH, "no")),
         # the daemon does not serve, or makes no sense: as without it
-        (message(NOT_POOLED, 1), None),
-        (message(FAILED, 1, kind="nonsense", why="late", hint=None, retryable=True), None),
-        (message(FAILED, 1, kind="timeout"), None),
+        (json_frame(NOT_POOLED, 1), None),
+        (json_frame(FAILED, 1, kind="nonsense", why="late", hint=None, retryable=True), None),
+        (json_frame(FAILED, 1, kind="timeout"), None),
         (frame(1, FAILED, b"[]"), None),
         (frame(1, mux.OPEN, b"{}"), None),
         (frame(1, ACCEPTED, b"no object"), None),
@@ -173,7 +173,7 @@ def test_an_answer_may_come_a_little_late(world: World, monkeypatch: pytest.Monk
         world.daemon.hear()
         until = time.monotonic() + 0.1
         wait_for(lambda: time.monotonic() > until, 20, "it is late")
-        world.daemon.say(message(ACCEPTED, 1))
+        world.daemon.say(json_frame(ACCEPTED, 1))
         assert isinstance(opened.result(60), PoolLink)
     transport.close()
 
@@ -242,14 +242,14 @@ class TestCall:
         assert rang  # something may have come before
         assert call.answer() is None
         rang.clear()
-        world.daemon.say(message(ACCEPTED, 1, address=None))
+        world.daemon.say(json_frame(ACCEPTED, 1, address=None))
         wait_for(lambda: rang, 30, "the answer rings")
         link = call.answer()
         assert isinstance(link, PoolLink)
         assert link.address is None
 
     def test_it_is_refused(self, world: World, call: Call) -> None:
-        world.daemon.say(message(FAILED, 1, kind="timeout", why="x", hint=None, retryable=False))
+        world.daemon.say(json_frame(FAILED, 1, kind="timeout", why="x", hint=None, retryable=False))
         assert wait_for(call.answer, 30, "an answer") == Failure(Kind.TIMEOUT, "x")
         assert [world.daemon.hear()[1] for _ in range(2)] == [mux.OPEN, mux.CLOSE]
 
@@ -260,7 +260,7 @@ class TestCall:
         if hangs_up:
             world.daemon.link.close()
         else:
-            world.daemon.say(message(NOT_POOLED, 1))
+            world.daemon.say(json_frame(NOT_POOLED, 1))
         assert wait_for(call.answer, 30, "an answer") is world.direct
         transport.close()
         assert (world.made, world.direct.closed) == (1, 1)  # it is the transport's own
@@ -296,7 +296,7 @@ def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> N
     assert [fields(world.daemon.hear()[2])["host"] for _ in range(3)] == ["n1", "n2", "n3"]
     closed.close()
     world.daemon.say(
-        message(ACCEPTED, 2, address="b"), message(ACCEPTED, 1, address="a"),
+        json_frame(ACCEPTED, 2, address="b"), json_frame(ACCEPTED, 1, address="a"),
         frame(3, 200, b"to nobody"), frame(2, mux.OUTPUT, b"two"), frame(1, mux.OUTPUT, b"one"),
     )  # fmt: skip
     assert [link.answer(60) for link in (first, second)] == [
@@ -331,7 +331,7 @@ def test_how_a_command_ended(
 ) -> None:
     link = line.order()
     assert not link.gone()
-    world.daemon.say(message(ACCEPTED, 1), message(mux.ENDED, 1, **said))
+    world.daemon.say(json_frame(ACCEPTED, 1), json_frame(mux.ENDED, 1, **said))
     assert link.ending(60) == ending
     assert (link.failure(0), link.gone()) == (lost, True)
 
@@ -345,11 +345,11 @@ def speaks_of_too_much(daemon: Played) -> None:
 
 
 def answers_twice(daemon: Played) -> None:
-    daemon.say(message(ACCEPTED, 1), message(NOT_POOLED, 1))
+    daemon.say(json_frame(ACCEPTED, 1), json_frame(NOT_POOLED, 1))
 
 
 def says_what_is_no_answer(daemon: Played) -> None:
-    daemon.say(message(LIST, 1))
+    daemon.say(json_frame(LIST, 1))
 
 
 @pytest.mark.parametrize(
