@@ -19,7 +19,7 @@ from dispatcher.comm import roll_call
 from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused, describe
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
-from dispatcher.comm.mpi import abort_first, arm, check_world, open_mpi, take_others_along
+from dispatcher.comm.mpi import abort_first, arm_mpi, check_world, open_mpi, take_others_along
 from dispatcher.comm.nccl import library
 from dispatcher.comm.roll_call import RankInfo, first_number
 
@@ -55,7 +55,7 @@ def init(
         raise CommError("comm: init: require_gpu goes with no device='cpu'")
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
-        arm(f"a rank on {name}")
+        arm_mpi(f"a rank on {name}")
     show_stacks(os.environ)
     mpi = open_mpi(thread_level)
     rank = int(mpi.COMM_WORLD.Get_rank())
@@ -155,7 +155,7 @@ def _gpu(device: int | str | None, local_rank: int, required: bool) -> library.G
 def _nccl() -> int | None:
     """The version of the NCCL this rank would use; None without NCCL."""
     try:
-        return library.load().version
+        return library.load_library().version
     except EnvironmentMissing:
         return None
 

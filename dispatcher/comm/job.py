@@ -18,8 +18,8 @@ from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import Groups
 from dispatcher.comm.nccl import start
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.library import Library, UniqueId, load, make_current
-from dispatcher.comm.roll_call import RankInfo, labels
+from dispatcher.comm.nccl.library import Library, UniqueId, load_library, make_current
+from dispatcher.comm.roll_call import RankInfo, rank_labels
 
 
 class Job:
@@ -132,7 +132,7 @@ class Job:
         """New ids, the same on all ranks: one for ``ranks_per_id`` ranks, as rank 0 has it."""
 
         def step() -> bytes:
-            self._library = self._library or load()
+            self._library = self._library or load_library()
             return b"%d" % start.how_many(self.size, self._library.version, ranks_per_id)
 
         count = self._exchange.assemble(
@@ -187,7 +187,7 @@ class Job:
             plan = groups.plan(
                 self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
             )
-            warned = groups.check_hosts(plan, labels(self.ranks))
+            warned = groups.check_hosts(plan, rank_labels(self.ranks))
         except GroupError as error:
             error.shared = True  # all have asked for the same
             raise

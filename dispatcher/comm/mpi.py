@@ -93,7 +93,7 @@ class _Ways:
     together = False  # after a failure that all share, they have met
 
 
-def arm(who: str) -> None:
+def arm_mpi(who: str) -> None:
     """From now on print an uncaught CommError as a message, without a traceback."""
     _Ways.who = who
     if _Ways.armed:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dispatcher.comm.errors import CommError, describe
-from dispatcher.comm.nccl.library import Gpu, spell
+from dispatcher.comm.nccl.library import Gpu, version_text
 
 #: May differ from rank to rank: they name what is local to a host.
 _LOCAL = frozenset(
@@ -181,7 +181,7 @@ def compare(ranks: Sequence[RankInfo]) -> Comparison:
     warnings = []
     some_gpu = any(info.gpu for info in ranks)
     nccl = _differing(
-        (info, "none" if info.nccl is None else spell(info.nccl))
+        (info, "none" if info.nccl is None else version_text(info.nccl))
         for info in ranks
         if some_gpu or info.nccl is not None  # a rank that has none and needs none does not count
     )
@@ -200,7 +200,7 @@ def compare(ranks: Sequence[RankInfo]) -> Comparison:
     return Comparison(tuple(refusals), tuple(warnings + _unseen(ranks)))
 
 
-def labels(ranks: Sequence[RankInfo]) -> dict[int, str]:
+def rank_labels(ranks: Sequence[RankInfo]) -> dict[int, str]:
     """rank -> host, equal only for ranks of the same host: its name, or name#2 if two share it."""
     keys: dict[str, list[str]] = {}
     found = {}

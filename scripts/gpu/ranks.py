@@ -17,9 +17,9 @@ def versions() -> None:
     """The GPU, and the libraries that would be used, as JSON; without MPI."""
     from dispatcher.comm.nccl import library
 
-    gpu, nccl = library.find_gpu(None, 0), library.load()
+    gpu, nccl = library.find_gpu(None, 0), library.load_library()
     assert gpu is not None, "cuda.find sees no GPU"
-    found = {"nccl": library.spell(nccl.version), "path": nccl.path, "uuid": gpu.uuid}
+    found = {"nccl": library.version_text(nccl.version), "path": nccl.path, "uuid": gpu.uuid}
     found["driver"] = f"CUDA {gpu.driver // 1000}.{gpu.driver % 1000 // 10}"
     import torch
 
@@ -37,7 +37,7 @@ def soname() -> None:
     job = comm.init()
     import torch
 
-    ours = library.spell(job.me.nccl or 0)
+    ours = library.version_text(job.me.nccl or 0)
     job.nccl_communicator()
     job.close()
     if not torch.cuda.is_available():

@@ -59,7 +59,7 @@ def nccl() -> None:
     from dispatcher.comm.nccl import library
 
     try:
-        library.load()
+        library.load_library()
     except EnvironmentMissing as error:
         pytest.skip(f"needs nccl: {error.hint}")
 

@@ -35,7 +35,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def hooks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the ends of the process are told, in order."""
     told: list[Any] = []
-    monkeypatch.setattr(bootstrap, "arm", told.append)
+    monkeypatch.setattr(bootstrap, "arm_mpi", told.append)
     monkeypatch.setattr(
         bootstrap, "take_others_along", lambda mpi, exchange: told.append(exchange.who)
     )
@@ -168,13 +168,13 @@ def test_nccl_is_looked_for_and_may_be_missing(monkeypatch: pytest.MonkeyPatch) 
     class Some:
         version = 23007
 
-    monkeypatch.setattr(library, "load", Some)
+    monkeypatch.setattr(library, "load_library", Some)
     assert bootstrap._nccl() == 23007
 
     def fail() -> None:
         raise EnvironmentMissing("none")
 
-    monkeypatch.setattr(library, "load", fail)
+    monkeypatch.setattr(library, "load_library", fail)
     assert bootstrap._nccl() is None
 
 

@@ -116,7 +116,7 @@ class TestNccl:
     ) -> None:
         nccl, one = Nccl(), made()
         libraries = iter([nccl])  # it is loaded once
-        monkeypatch.setattr(job, "load", lambda: next(libraries))
+        monkeypatch.setattr(job, "load_library", lambda: next(libraries))
         first = one.nccl_communicator(timeout=7)
         assert one.nccl_communicator() is first
         assert (first.timeout, nccl.calls) == (7, ["unique_id"])

@@ -155,20 +155,20 @@ def fail(error: BaseException) -> int | None:
 @pytest.mark.usefixtures("ways")
 class TestUncaught:
     def test_an_error_of_ours_is_said_in_words(self, capsys: pytest.CaptureFixture[str]) -> None:
-        mpi.arm("a rank on h")
+        mpi.arm_mpi("a rank on h")
         assert fail(CommError("comm: mpi4py: not installed", hint="pip install it")) is None
         said = "a rank on h: mpi4py: not installed\nhint: pip install it\n"
         assert capsys.readouterr().err == said
 
     def test_others_have_their_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
-        mpi.arm("a rank on h")
-        mpi.arm("a rank on h")  # once is enough
+        mpi.arm_mpi("a rank on h")
+        mpi.arm_mpi("a rank on h")  # once is enough
         fail(ValueError("row 7"))
         assert capsys.readouterr().err.count("ValueError: row 7") == 1
 
     def test_it_takes_the_others_along(self) -> None:
         fake, exchange = world()
-        mpi.arm("a rank on h")
+        mpi.arm_mpi("a rank on h")
         assert fail(ValueError()) is None  # before MPI is there
         take_others_along(fake, exchange)
         assert fail(ValueError()) == 1
@@ -181,14 +181,14 @@ class TestUncaught:
 
     def test_it_does_so_even_if_it_cannot_be_said(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake, exchange = world()
-        mpi.arm("a rank on h")
+        mpi.arm_mpi("a rank on h")
         take_others_along(fake, exchange)
         monkeypatch.setattr(sys, "stderr", None)
         assert fail(CommError("x")) == 1
 
     def test_those_with_one_reason_leave_together(self) -> None:
         fake, _ = world(2)
-        mpi.arm("a rank on h")
+        mpi.arm_mpi("a rank on h")
 
         def leave(rank: int) -> int | None:
             take_others_along(fake, Exchange(fake, fake.rank(rank)))
@@ -205,7 +205,7 @@ class TestUncaught:
     ) -> None:
         monkeypatch.setattr(mpi, "_TOGETHER", 60.0)
         fake, exchange = world()
-        mpi.arm("a rank on h")
+        mpi.arm_mpi("a rank on h")
         take_others_along(fake, exchange)
         calls: list[str] = []
         mpi.abort_first(lambda: calls.append("abort"))

@@ -15,8 +15,8 @@ from dispatcher.comm.roll_call import (
     compare,
     first_number,
     gather,
-    labels,
     listed,
+    rank_labels,
     settle,
     whereabouts,
 )
@@ -132,7 +132,7 @@ def test_what_another_version_says_is_refused(text: bytes) -> None:
 
 def test_two_hosts_of_one_name_are_told_apart() -> None:
     ranks = world({}, {}, {"host": "gpu0"}, {"host": "gpu0"}, {})
-    assert labels(ranks) == {0: "gpu0", 1: "gpu0", 2: "gpu0#2", 3: "gpu0#2", 4: "gpu2"}
+    assert rank_labels(ranks) == {0: "gpu0", 1: "gpu0", 2: "gpu0#2", 3: "gpu0#2", 4: "gpu2"}
 
 
 def test_gpus_that_the_launcher_knew_of_and_nobody_sees() -> None:

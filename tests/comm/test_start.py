@@ -59,7 +59,7 @@ class TestReal:
             from dispatcher.comm.nccl import library, start
             logging.basicConfig(level="DEBUG", stream=sys.stderr, format="%(message)s")
             job = comm.init()
-            nccl = library.load()
+            nccl = library.load_library()
             (one,) = start.share_ids(job._exchange, nccl, 1, 20)
             many = start.share_ids(job._exchange, nccl, 2, 20)
             assert job.nccl_id() != one

@@ -21,7 +21,7 @@ from dispatcher.runner.run import reports
 from dispatcher.runner.run.reports import ReportError
 
 RANKS = frozenset({4, 5})
-CLASSES: dict[str, Any] = {cls.name: cls for cls in (ev.RankSpawned, *reports.REPORTS)}
+CLASSES: dict[str, Any] = {c.name: c for c in reports.REPORTS} | {"rank.spawned": ev.RankSpawned}
 
 FACTS: dict[str, Any] = {
     "hostname": "gpu01", "pid": 7, "python": "3.8.18", "cores": 64, "gpus": 8,

@@ -140,7 +140,7 @@ class Library:
         self.version = int(number.value)
         if self.version < _OLDEST:
             raise EnvironmentMissing(
-                f"comm: nccl: {path}: is {spell(self.version)}, 2.14 or later is needed",
+                f"comm: nccl: {path}: is {version_text(self.version)}, 2.14 or later is needed",
                 hint="pip install nvidia-nccl-cu13",
             )
 
@@ -180,7 +180,7 @@ class Library:
         """Splits, in the parent's way; ``child`` stays null for ``NO_COLOR``. NCCL >= 2.18."""
         if self.version < _SPLIT:
             raise EnvironmentMissing(
-                f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
+                f"nccl: {self.path}: is {version_text(self.version)}, groups need 2.18 or later",
                 hint="pip install nvidia-nccl-cu13",
             )
         return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
@@ -214,12 +214,12 @@ class Library:
         return f"{name}: {last}" if last else name
 
 
-def spell(version: int) -> str:
+def version_text(version: int) -> str:
     """``2.30.7`` for 23007."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
-def load() -> Library:
+def load_library() -> Library:
     """The first libnccl that the search finds; EnvironmentMissing if it finds none."""
     tried: list[str] = []
     roots = [*_before_torch(), *sys.path]

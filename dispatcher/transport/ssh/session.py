@@ -1,7 +1,7 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-``ParamikoLink`` is a channel of it as a ``Link``. ``docs/design/ssh.md`` explains why ``offers``
-has these algorithms in this order; ``paramiko_internals`` brings paramiko to do all this.
+``ParamikoLink`` is a channel of it as a ``Link``. ``docs/design/ssh.md`` explains the order
+of ``offered_algorithms``; ``paramiko_internals`` brings paramiko to do all this.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """

@@ -1,4 +1,4 @@
-"""The keys to log in with (``Identities.candidates``), and why no login worked (``refused``).
+"""The keys to log in with (``Identities.candidates``), and why no login worked (``login_refused``).
 
 Order, as in ssh: keys named in the config that the agent signs for, other keys of the agent, key
 files. A key that worked for another host of this run goes first, so that a fan-out makes one

@@ -15,7 +15,7 @@ from cases import cases
 
 from dispatcher.comm import EnvironmentMissing, NcclError, UniqueId
 from dispatcher.comm.nccl import library
-from dispatcher.comm.nccl.library import IN_PROGRESS, Library, load
+from dispatcher.comm.nccl.library import IN_PROGRESS, Library, load_library
 
 RAW = bytes(range(128))
 
@@ -213,9 +213,9 @@ class TestLoad:
 
         monkeypatch.setattr(ctypes, "CDLL", open_it)
         self.mapped = ["/gone/libnccl.so.2 (deleted)"]
-        assert load().path == "libnccl.so.2"
+        assert load_library().path == "libnccl.so.2"
         self.wheel.touch()
-        assert load().path == str(self.wheel)
+        assert load_library().path == str(self.wheel)
         assert opened == ["libnccl.so.2", str(self.wheel)]
 
     def test_where_there_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,11 +226,11 @@ class TestLoad:
         self.mapped = ["/gone/libnccl.so.2"]
         words = "no libnccl.so.2 found, looked for /gone/libnccl.so.2, libnccl.so.2"
         with pytest.raises(EnvironmentMissing, match=words) as caught:
-            load()
+            load_library()
         assert caught.value.hint == "pip install nvidia-nccl-cu13"
         self.wheel.touch()
         with pytest.raises(EnvironmentMissing, match=f"{self.wheel}: cannot be loaded"):
-            load()  # one that is there and cannot be used is not passed over
+            load_library()  # one that is there and cannot be used is not passed over
 
     @cases(
         "built, beside, named, order",
@@ -275,10 +275,10 @@ class TestLoad:
         monkeypatch.setattr(importlib, "import_module", load_it)
         if named:
             monkeypatch.setenv("DISPATCH_NCCL_LIB", str(tmp_path / "mine.so"))
-        load()
+        load_library()
         assert loaded == order
         monkeypatch.setitem(sys.modules, "torch", object())  # which has its own by now
-        load()
+        load_library()
         assert loaded[len(order) :] == ["named" if named else "wheel"]
 
     @pytest.mark.parametrize("name", ["libmine.so", "/nowhere/libmine.so"])
@@ -293,7 +293,7 @@ class TestLoad:
         monkeypatch.setenv("DISPATCH_NCCL_LIB", name)
         self.wheel.touch()
         with pytest.raises(EnvironmentMissing, match=name):
-            load()
+            load_library()
 
 
 def test_what_this_process_has_mapped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
