@@ -76,26 +76,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
-        return int(named("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
+        return int(object_at("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
     if words == ["help"]:  # as git, docker and kubectl have it
         try:
-            print(named("help:commands")())
+            print(object_at("help:commands")())
         except OSError as error:
             return not_shown(error)
         return 0
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     command = words.pop(0) if words and words[0] in COMMANDS else ""
-    return int(named("entry:enter")(command, words))
+    return int(object_at("entry:enter")(command, words))
 
 
-def named(path: str) -> Any:
+def object_at(path: str) -> Any:
     """The object at ``module:name``, below this package."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(f"dispatcher.cli.{module}"), name)
 
 
-def complain(error: DispatchError) -> int:
+def print_error(error: DispatchError) -> int:
     """Print ``error`` on standard error; its exit code."""
     first, newline, rest = error.message.partition("\n")
     text = f"error: {first} [{error.code}]{newline}{rest}\n"
@@ -129,7 +129,7 @@ def print_lines(lines: Iterable[str]) -> None:
     sys.stdout.write(harmless("".join(f"{line}\n" for line in lines)))
 
 
-def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
     """``rows`` as lines with aligned columns. right: the columns of numbers."""
     wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
@@ -161,7 +161,7 @@ def harmless(text: str) -> str:
     return sanitize_paragraph(text)
 
 
-def tell(value: object, indent: int | None = 2) -> None:
+def print_json(value: object, indent: int | None = 2) -> None:
     """Print a document, or a list of them, as JSON on standard output, for programs."""
     import json  # most commands print none
 

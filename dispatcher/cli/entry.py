@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, complain, named, not_shown, say
+from dispatcher.cli import COMMANDS, not_shown, object_at, print_error, say
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.removed import removed_command
@@ -23,12 +23,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def load(name: str) -> Command:
     """The command ``name`` of ``COMMANDS``, with the options that all have."""
-    kind, function = named(COMMANDS[name][0]), COMMANDS[name][1]
+    kind, function = object_at(COMMANDS[name][0]), COMMANDS[name][1]
     assert issubclass(kind, Options)
     fields = declared(kind)
 
     def call(**given: Any) -> Any:
-        return named(function)(kind(**given))
+        return object_at(function)(kind(**given))
 
     parameters = [one.parameter(field) for field, one in fields.items()]
     if "profile" not in fields:
@@ -64,7 +64,7 @@ def _help_options() -> list[click.Parameter]:
 
 def _help(context: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
-        click.echo(named("help:page")(context, brief=option.opts == ["-h"]))
+        click.echo(object_at("help:page")(context, brief=option.opts == ["-h"]))
         context.exit()
 
 
@@ -94,9 +94,9 @@ def enter(name: str, words: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return errors.SIGNAL_BASE + 2
     except click.ClickException as error:
-        return complain(named("mistakes:explained")(error, shown))
+        return print_error(object_at("mistakes:explained")(error, shown))
     except DispatchError as error:
-        return complain(error)
+        return print_error(error)
     except OSError as error:
         if not isinstance(error, BrokenPipeError) and error.errno not in _NO_ROOM:
             raise

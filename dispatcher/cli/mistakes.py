@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.api.request import cwd_of, is_program
-from dispatcher.cli import COMMANDS, named, say
+from dispatcher.cli import COMMANDS, object_at, say
 from dispatcher.cli.options.declaration import NotAChoice, declared
 from dispatcher.cli.options.host_options import only_typed
 from dispatcher.cli.options.option_defaults import origin, typed
@@ -168,7 +168,7 @@ def _elsewhere(but: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Every other command, and the name -> field of its options."""
     for command, (kind, _) in COMMANDS.items():
         if command not in (but, "dsx"):  # which has those of exec
-            options = [one.parameter(field) for field, one in declared(named(kind)).items()]
+            options = [one.parameter(field) for field, one in declared(object_at(kind)).items()]
             yield command, _names(click.Command(command, params=options))
 
 
@@ -461,7 +461,7 @@ def _no_such_host(options: HostOptions) -> str | None:
     is_name = name is not None and _BARE.match(name) and not os.path.lexists(name)
     if name and is_name and (near := _near_file(name, ".")):
         return f"-H {shlex.quote(near)}  # there is no such file; did you mean this?"
-    known = named("tools.completion:known_hosts")(getattr(options, "ssh_config", None))
+    known = object_at("tools.completion:known_hosts")(getattr(options, "ssh_config", None))
     for host in (one for text in filter(None, (name, *lists)) for one in text.split(",")):
         near = nearest(host, known) if _BARE.match(host) and host not in known else None
         if near is not None:
@@ -488,7 +488,7 @@ def _not_run(options: RunOptions, trouble: str) -> str | None:
 
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     """A hint for a script, a program or the folder of all that hosts do not have."""
-    _, several = named("run.parts:split")(options, lambda program: None)
+    _, several = object_at("run.parts:split")(options, lambda program: None)
     path, folder = "", ""
     for one in [part.options for part in several] or [options]:
         folder = cwd_of(one.chdir)

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.cli import COMMANDS, named
+from dispatcher.cli import COMMANDS, object_at
 from dispatcher.cli.entry import load, shown_name
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import listen
@@ -38,7 +38,7 @@ def parsed() -> Iterator[Parsed]:
             shown = shown_name("" if name == "run" else name)
             context = command.make_context(shown, list(words), obj=words)
             stack.enter_context(context)
-            return named(COMMANDS[name][0])(**context.params)
+            return object_at(COMMANDS[name][0])(**context.params)
 
         yield parse
 

@@ -10,7 +10,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.api import transports
-from dispatcher.cli import COMMANDS, complain, named, print_lines, say
+from dispatcher.cli import COMMANDS, object_at, print_error, print_lines, say
 from dispatcher.cli.options.declaration import names_of
 from dispatcher.cli.options.host_options import LoginOptions
 from dispatcher.core.events import codec
@@ -56,7 +56,7 @@ HERE = ["-w", "localhost"]
 def test_an_error_in_words_and_its_code(
     error: DispatchError, said: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert complain(error) == code
+    assert print_error(error) == code
     say("more")
     out, err = capsys.readouterr()
     assert (out, err) == ("", said + "more\n")
@@ -71,7 +71,7 @@ def test_what_is_said_and_printed_is_harmless(capsys: pytest.CaptureFixture[str]
 
 
 def test_who_lists_has_json_and_who_touches_hosts_a_dry_run() -> None:
-    kinds = {name: named(where) for name, (where, _) in COMMANDS.items()}
+    kinds = {name: object_at(where) for name, (where, _) in COMMANDS.items()}
     assert {name for name, kind in kinds.items() if "as_json" not in names_of(kind)} == {*NO_JSON}
     dry = {name for name, kind in kinds.items() if "dry_run" in names_of(kind)}
     touching = {name for name, kind in kinds.items() if issubclass(kind, LoginOptions)}

@@ -9,7 +9,7 @@ import click
 import pytest
 from cases import cases
 
-from dispatcher.cli import COMMANDS, named
+from dispatcher.cli import COMMANDS, object_at
 from dispatcher.cli.entry import load
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import (
@@ -144,7 +144,7 @@ def parameters() -> Iterator[Any]:
 
 @cases("name", COMMANDS)
 def test_what_carries_a_command_out_takes_its_class(name: str) -> None:
-    kind, function = map(named, COMMANDS[name])
+    kind, function = map(object_at, COMMANDS[name])
     assert function.__annotations__ == {"options": kind.__name__, "return": "int"}
     assert (kind.__doc__, load(name).help) != (Options.__doc__, "")
 
@@ -168,7 +168,7 @@ def without_none(kind: Any) -> Any:
 @cases(("name", "parameter"), list(parameters()))
 def test_an_option_and_its_annotation_agree(name: str, parameter: click.Parameter) -> None:
     """The annotation is read as text, and at a start nobody looks whether it is a type."""
-    kind, field = named(COMMANDS[name][0]), parameter.name or ""
+    kind, field = object_at(COMMANDS[name][0]), parameter.name or ""
     said = get_type_hints(kind)[field]
     bare, wanted = without_none(said), type_of(parameter)
     assert bare == wanted or (bare is str and get_origin(wanted) is Literal)

@@ -16,7 +16,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli import COMMANDS, named
+from dispatcher.cli import COMMANDS, object_at
 from dispatcher.cli.entry import load, shown_name
 from dispatcher.cli.help import PURPOSES, commands, page
 from dispatcher.cli.options.declaration import Option
@@ -212,7 +212,7 @@ def test_examples_are_lines_that_dispatch_takes(
     for words in ours:
         command = words.pop(0) if words and words[0] in COMMANDS else "run"
         taken = parsed(command, *words)
-        assert isinstance(taken, named(COMMANDS[command][0]))
+        assert isinstance(taken, object_at(COMMANDS[command][0]))
 
 
 @pytest.mark.parametrize("line", list(shell_lines()))
@@ -221,7 +221,7 @@ def test_lines_of_the_pages_are_taken(line: str, folder: Path, parsed: Parsed) -
     assert calls
     for words in calls:
         command = words.pop(0) if words and words[0] in COMMANDS else "run"
-        assert isinstance(parsed(command, *words), named(COMMANDS[command][0]))
+        assert isinstance(parsed(command, *words), object_at(COMMANDS[command][0]))
 
 
 @pytest.mark.parametrize(

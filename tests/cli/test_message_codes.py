@@ -172,7 +172,7 @@ def test_errors_of_what_a_line_cannot_bring_about_alone(
     for code, do in OTHERS.items():
         with pytest.raises(DispatchError) as raised:
             do(folder, on_record, monkeypatch)
-        assert str(cli.complain(raised.value)) == MESSAGES[code].exit_code
+        assert str(cli.print_error(raised.value)) == MESSAGES[code].exit_code
         assert code_of(capfd.readouterr().err) == code
 
 

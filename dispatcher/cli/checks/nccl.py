@@ -10,7 +10,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.check import Level, Seen
 from dispatcher.checks.nccl_advice import NcclAdvice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, NcclMessage, host_net
-from dispatcher.cli import named_files, print_lines, say, tell
+from dispatcher.cli import named_files, print_json, print_lines, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
 from dispatcher.cli.options.host_options import find_hosts
@@ -57,7 +57,7 @@ def run(options: CheckOptions) -> int:
     hosts = _asked(options)
     advice = advise(hosts)
     if options.as_json:
-        tell(document(advice))
+        print_json(document(advice))
     else:
         print_lines(lines(advice))
     if options.apply is not None:

@@ -27,7 +27,7 @@ from dispatcher.checks.pair_ranking import (
     rank_pairs,
     slow_rails,
 )
-from dispatcher.cli import named_files, print_lines, say, tell
+from dispatcher.cli import named_files, print_json, print_lines, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
 from dispatcher.cli.options.connect_options import LoginTransports, show_only
@@ -193,7 +193,7 @@ def run(options: CheckOptions) -> int:
             found.problems[host] = "no partner was left for it"
     found.seconds = time.monotonic() - began
     if options.as_json:
-        tell(document(found))
+        print_json(document(found))
     else:
         print_lines(lines(found))
     if options.svg is not None:

@@ -15,7 +15,7 @@ from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import CheckReport
 from dispatcher.checks.xid import parse_table
-from dispatcher.cli import named_files, print_lines, say, tell
+from dispatcher.cli import named_files, print_json, print_lines, say
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.mistakes import Advice
@@ -95,7 +95,7 @@ def _by_host(options: CheckOptions) -> int:
     found = examined(targets, want, chosen, options, time_limit, options.master_port)
     found = replace(found, seconds=round(time.monotonic() - began, 3))
     if options.as_json:
-        tell(found)
+        print_json(found)
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         every, advise = options.verbose, Advice(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import converted, json_option, option, preset
 from dispatcher.cli.options.host_options import (
     KeepOptions,
@@ -117,7 +117,7 @@ def _ask(options: ConnectOptions) -> int:
         raise NoConnectionDaemon(f"the process that holds connections: {error}") from None
     names = sorted(map(str, answer["hosts"])) if answer is not None else []
     if options.as_json:
-        tell(Connections(names, None if answer is None else float(answer["idle"])))
+        print_json(Connections(names, None if answer is None else float(answer["idle"])))
     elif answer is None or (options.listing and not names):
         say("note: no connections are kept")
     elif options.listing:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api.exec_session import ExecSession
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.connect_options import LoginTransports
 from dispatcher.cli.options.declaration import Options, json_option, option, preset
@@ -166,7 +166,7 @@ def conclude(
                 "bytes": one.bytes,
                 "left_out": one.left_out,
             }
-            tell(found, indent=None)
+            print_json(found, indent=None)
     lines = describe(results, Advice(options), spelled(hosts, *login(options)))
     for line in lines + summary(results, copies, seconds, verb):
         say(line)

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap.shell import COMMAND
-from dispatcher.cli import complain, say
+from dispatcher.cli import print_error, say
 from dispatcher.cli.exec.exec import ExecOptions, GatherOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
 from dispatcher.cli.options.connect_options import LoginTransports, show_only
@@ -235,7 +235,7 @@ class Shell:
                 self._last = text
                 self._run(text)
         except DispatchError as error:
-            self.code = complain(error)
+            self.code = print_error(error)
         return True
 
     def _help(self) -> None:

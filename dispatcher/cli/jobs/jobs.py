@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import click
 
-from dispatcher.cli import columns, print_lines, tell
+from dispatcher.cli import aligned, print_json, print_lines
 from dispatcher.cli.options.declaration import Options, json_option, option, preset
 from dispatcher.jobs import registry
 from dispatcher.model.frozen import Document, value
@@ -80,14 +80,14 @@ def jobs(options: JobsOptions) -> int:
         known = [job for job in known if fnmatchcase(job.name or "", options.name)]
     found = [_listed(job) for job in known if options.everything or _is_of_interest(job)]
     if options.as_json:
-        tell(found)
+        print_json(found)
     elif not found:
         click.echo("no jobs", err=True)
     else:
         rows = list(map(_row, found))
         shown = {"NAME": any(job.name for job in found), "VERDICT": options.everything}
         titles = [title for title in rows[0] if shown.get(title, True)]
-        print_lines(columns([titles, *([row[title] for title in titles] for row in rows)]))
+        print_lines(aligned([titles, *([row[title] for title in titles] for row in rows)]))
     return 0
 
 

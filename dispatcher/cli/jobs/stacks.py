@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
@@ -57,7 +57,7 @@ def stacks(options: StacksOptions) -> int:
                     path = "" if found.logs is None else str(found.logs / f"stacks-{number}.txt")
                     whole = path if os.path.exists(path) else None
                     if options.as_json:
-                        tell(record(found.run_id, fields.get("found"), whole))
+                        print_json(record(found.run_id, fields.get("found"), whole))
                         return 0
                     for line in lines:
                         click.echo(sanitize_text(str(line)))

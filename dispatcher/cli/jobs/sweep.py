@@ -11,7 +11,7 @@ import click
 
 from dispatcher.api.find_processes import Look, look_by, summary
 from dispatcher.bootstrap.shell import SweptProcess
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.connect_options import LoginTransports, show_only
 from dispatcher.cli.options.declaration import (
     Options,
@@ -152,7 +152,7 @@ def sweep(options: SweepOptions) -> int:
     elif left and not options.kills:
         say("note: --kill kills and removes the leftovers")
     if options.as_json:
-        tell(swept({one: states.get(one, "unknown") for one in ids}, left, looks))
+        print_json(swept({one: states.get(one, "unknown") for one in ids}, left, looks))
     return code
 
 
@@ -200,7 +200,7 @@ def kill(options: KillOptions) -> int:
         if looks[-1].interrupted:
             break
     if options.as_json:
-        tell(swept(states, list(states), looks))
+        print_json(swept(states, list(states), looks))
     return code
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 
 import click
 
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import Options, argument, json_option, preset
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
@@ -61,7 +61,7 @@ def top(options: TopOptions) -> int:
             if is_screen() and not options.as_json:
                 ended = _live(found, call)
             else:
-                show = tell if options.as_json else print_table
+                show = print_json if options.as_json else print_table
                 ended = _follow(found, call, _once(show, 3 * options.sample + 2))
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + signal.SIGINT

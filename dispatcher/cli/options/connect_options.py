@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
 from dispatcher.api.transports import Ask
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import Options
 from dispatcher.cli.options.host_options import (
     KeepOptions,
@@ -213,7 +213,7 @@ def show_only(
             shown["at_once"] = limits.at_once(len(deeds))
             shown["delay"] = limits.delay
             shown["max_fail"] = limits.most_failures(len(deeds))
-        tell(shown)
+        print_json(shown)
         return True
     groups: dict[str, list[str]] = {}
     for host, does in deeds:

@@ -50,9 +50,9 @@ class _Completed:
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
         """The words that it may have."""
-        from dispatcher.cli import named
+        from dispatcher.cli import object_at
 
-        found: list[Any] = named("tools.completion:words_for")(ctx, self, incomplete)
+        found: list[Any] = object_at("tools.completion:words_for")(ctx, self, incomplete)
         return found
 
 

@@ -141,10 +141,10 @@ def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> Non
         try:
             code = launcher(word)
         except DispatchError as error:
-            from dispatcher.cli import complain
+            from dispatcher.cli import print_error
 
             with contextlib.redirect_stderr(io.StringIO()) as said:
-                code = complain(error)
+                code = print_error(error)
             why = said.getvalue()
         except KeyboardInterrupt:  # before the loop took signals
             code = errors.SIGNAL_BASE + signal.SIGINT

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import columns, print_lines, say, tell
+from dispatcher.cli import aligned, print_json, print_lines, say
 from dispatcher.cli.options.connect_options import LoginTransports, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
@@ -40,7 +40,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     if as_json:
         if tree is not None:
             described["parents"] = tree.parents()
-        tell(described)
+        print_json(described)
         return
     rows = [["node", "host", "user", "port", "slots", "ranks"]]
     for node in (*plan.nodes, *plan.spares):
@@ -49,7 +49,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         slots = ",".join(node.slots) or ("" if is_spare else "counted at the start")
         index = "" if is_spare else str(node.index)
         rows.append([index, host.name, host.user or "", str(host.port or ""), slots, ranks])
-    lines = [" ".join(filter(None, ("run", plan.name, plan.run_id))), *columns(rows, right=(0, 3))]
+    lines = [" ".join(filter(None, ("run", plan.name, plan.run_id))), *aligned(rows, right=(0, 3))]
     lines.append(f"world size  {plan.world_size or plan.np or 'counted at the start'}")
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")

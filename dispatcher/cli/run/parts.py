@@ -114,9 +114,9 @@ def _one(
     except click.NoSuchOption as error:
         raise _not_its_own(error) from None
     except click.ClickException as error:
-        from dispatcher.cli import named
+        from dispatcher.cli import object_at
 
-        raise named("mistakes:explained")(error, "dispatch") from None
+        raise object_at("mistakes:explained")(error, "dispatch") from None
     with context:
         own = {name: context.params[name] for name in OWN if typed(name)}
         program, behind = tuple(context.params["words"]), None

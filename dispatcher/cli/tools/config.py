@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, columns, mistakes, named, print_lines, tell
+from dispatcher.cli import COMMANDS, aligned, mistakes, object_at, print_json, print_lines
 from dispatcher.cli.entry import load
 from dispatcher.cli.options.declaration import (
     Options,
@@ -78,7 +78,7 @@ def config(options: ConfigOptions) -> int:
     options = replace(options, **given)
     about = load(options.name)
     found = settings(about, options.profile)
-    usual = names_of(named(COMMANDS[options.name][0]))
+    usual = names_of(object_at(COMMANDS[options.name][0]))
     listed: list[Default] = []
     for parameter in about.params:
         if not isinstance(parameter, click.Option) or not parameter.expose_value:
@@ -94,10 +94,10 @@ def config(options: ConfigOptions) -> int:
         elif options.everything:
             listed.append(Default(shown, _open(usual[parameter.name or ""]), "built in"))
     if options.as_json:
-        tell(listed)
+        print_json(listed)
         return 0
     rows = [(one.option, _words(one.value), one.origin) for one in listed]
-    print_lines(columns(rows) if rows else [f"no dispatch.toml sets defaults for {options.name}"])
+    print_lines(aligned(rows) if rows else [f"no dispatch.toml sets defaults for {options.name}"])
     return 0
 
 

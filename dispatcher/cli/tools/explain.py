@@ -8,7 +8,7 @@ import textwrap
 
 import click
 
-from dispatcher.cli import columns, print_lines, tell
+from dispatcher.cli import aligned, print_json, print_lines
 from dispatcher.cli.mistakes import MEANT
 from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.model.errors import UnknownCode
@@ -40,9 +40,9 @@ def explain(options: ExplainOptions) -> int:
     """Print the explanation; the exit code. Raises: UnknownCode."""
     if not options.words:
         if options.as_json:
-            tell(list(MESSAGES.values()))
+            print_json(list(MESSAGES.values()))
             return 0
-        print_lines(columns([(one.code, one.what) for one in MESSAGES.values()]))
+        print_lines(aligned([(one.code, one.what) for one in MESSAGES.values()]))
         return 0
     said = " ".join(options.words)
     pasted = [one for one in _IN_BRACKETS.findall(said) if one in MESSAGES]
@@ -53,7 +53,7 @@ def explain(options: ExplainOptions) -> int:
         hint = f"dispatch explain {near}{MEANT}" if near else "dispatch explain  # lists all"
         raise UnknownCode(f"{quoted(code)}: no message has that code", hint=hint)
     if options.as_json:
-        tell(found)
+        print_json(found)
     else:
         click.echo("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import argument, json_option, preset
 from dispatcher.cli.options.host_options import WhereOptions, find_hosts, hosts_typed, usual_source
 from dispatcher.model.frozen import Document, value
@@ -78,7 +78,7 @@ def hosts(options: HostsOptions) -> int:
         names.sort(key=hostset.natural)
     if options.as_json:
         first = {host.name: host for host in reversed(found)}
-        tell([NamedHost(name, first[name].user, first[name].port) for name in names])
+        print_json([NamedHost(name, first[name].user, first[name].port) for name in names])
         return 0
     if options.count:
         text = str(len(names))

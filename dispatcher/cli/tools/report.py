@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher import __version__
 from dispatcher.api.report import Fold
-from dispatcher.cli import named_files, say, tell
+from dispatcher.cli import named_files, print_json, say
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
 from dispatcher.jobs import registry
@@ -75,7 +75,7 @@ def report(options: ReportOptions) -> int:
     paths, state = _run_of(options.job)
     history, page = _drawn(paths, state)
     if options.as_json:
-        tell(phases(history.spans(), history.hosts))
+        print_json(phases(history.spans(), history.hosts))
         if options.output is None:
             return 0
     if options.output == "-":

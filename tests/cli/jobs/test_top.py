@@ -93,7 +93,7 @@ def test_the_table_for_programs(launched: Launched, capsys: pytest.CaptureFixtur
         ("0", "n1", 71, 33.0), ("1", "n2", 72, 12.5),
     ]  # fmt: skip
     gpu = TopRank("1.0", "n1", 0, None, "runs", gpu_used=90.0, gpu_memory=2e9)
-    cli.tell(replace(snapshot(1.0, 1.0), ranks=(gpu,)))
+    cli.print_json(replace(snapshot(1.0, 1.0), ranks=(gpu,)))
     (rank,) = promises.told(capsys.readouterr().out)["ranks"]
     assert (rank["rank"], rank["gpu_used"], rank["gpu_memory"], rank["gpu_watts"]) == (
         "1.0", 90.0, 2e9, None,
