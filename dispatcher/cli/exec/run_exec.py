@@ -13,7 +13,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.connect_options import WINDOW, fanout, show_only
-from dispatcher.cli.options.declaration import carried, given, replace
+from dispatcher.cli.options.declaration import carried, replace, values_given
 from dispatcher.cli.options.host_options import (
     LimitOptions,
     TreeOptions,
@@ -184,7 +184,7 @@ def limits(options: LimitOptions) -> ExecLimits:
         raise ConflictingOptions("--delay needs --serial")
     by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
     waits = options.connect_timeout is None and not by_tree
-    own = given(
+    own = values_given(
         connect=options.connect_timeout,
         login=LOGIN_GRACE if waits else None,
         command=options.command_timeout,

@@ -136,7 +136,7 @@ def _stands_for(choice: str, value: str) -> bool:
     )
 
 
-class OneOf(click.Choice):  # type: ignore[type-arg]
+class WordChoice(click.Choice):  # type: ignore[type-arg]
     """One of some words. A word with capitals between colons stands for others: ``ppr:N:WHAT``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -239,7 +239,7 @@ class Declared:
         if self.default:
             settings["default"] = self.default
         if self.note.startswith("Literal"):
-            settings["type"] = OneOf(self.note.split("'")[1::2])
+            settings["type"] = WordChoice(self.note.split("'")[1::2])
         if self.names is None:
             return Argument([name], nargs=-1 if many else 1, **settings)
         if self.note == "bool":
@@ -377,9 +377,9 @@ def carried(options: Options, kind: type[Value]) -> dict[str, Any]:
     """The ``options`` that fields of ``kind`` are named after, less those that were not given."""
     known = names_of(type(options))
     found = {one.name: getattr(options, one.name) for one in fields(kind) if one.name in known}
-    return given(**found)
+    return values_given(**found)
 
 
-def given(**values: Any) -> dict[str, Any]:
+def values_given(**values: Any) -> dict[str, Any]:
     """Those of ``values`` that are not None: the user's settings, to put over the defaults."""
     return {name: value for name, value in values.items() if value is not None}

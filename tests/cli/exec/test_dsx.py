@@ -12,7 +12,7 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.exec import get, put, run_exec, shell
 from dispatcher.cli.exec.dsx import DsxOptions
-from dispatcher.cli.options.declaration import OneOf, Option, converted, declared
+from dispatcher.cli.options.declaration import Option, WordChoice, converted, declared
 
 N = "-w n[1-12]"
 
@@ -150,7 +150,7 @@ def test_no_option_is_lost_in_a_mode(
         if not isinstance(parameter, Option) or field in ("copy", "rcopy", "dest"):
             continue  # these choose the mode; see above
         value = VALUES.get(field, "3")
-        if isinstance(parameter.type, OneOf):
+        if isinstance(parameter.type, WordChoice):
             value = parameter.type.choices[-1]
         name, where = parameter.opts[-1], ["-w", "n[1-9]"] if field == "pick" else []
         done.clear()
