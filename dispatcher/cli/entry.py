@@ -32,7 +32,7 @@ def load(name: str) -> Command:
 
     parameters = [one.parameter(field) for field, one in fields.items()]
     if "profile" not in fields:
-        parameters.append(option_defaults.option())
+        parameters.append(option_defaults.profile_option())
     parameters += _help_options()
     command = Command(
         name,

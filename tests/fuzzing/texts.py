@@ -132,7 +132,7 @@ def env_file(data: bytes) -> None:
 def config(data: bytes) -> None:
     found = config_file.parse(as_text(data), "dispatch.toml", ("run", "exec"))
     for profile in (None, "x"):
-        config_file.chosen(found.entries("run", profile))
+        config_file.settings_chosen(found.entries("run", profile))
 
 
 # -- SSH ----------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
     return Defaults(source, found, profiles, text, loose)
 
 
-def chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
+def settings_chosen(settings: Iterable[Setting]) -> dict[str, Setting]:
     """The setting that counts for each option. settings: the narrower ones of each file later."""
     found: dict[str, Setting] = {}
     for setting in sorted(settings, key=lambda one: one.table.startswith(f"{PROFILE}.")):
@@ -293,7 +293,7 @@ def _why_relative(option: str, value: Any) -> str:
     return ""
 
 
-def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
+def hosts_named(found: Hostlist, setting: Setting | None) -> Hostlist:
     """Check ``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
     if setting is None or not (setting.file.loose or _is_here(setting)):
         return found

@@ -338,7 +338,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     option = value_origin("hostfile", "-H")
     for text in options.hostfile:
         found = hostfile.read_hosts(text, lambda: _standard_input("-H"), option=option, slots=slots)
-        lists.append(config_file.hosts(found, setting_of("hostfile")))
+        lists.append(config_file.hosts_named(found, setting_of("hostfile")))
     option = value_origin("lists", "-w")
     less: list[str] = []
     only: list[str] = []
@@ -356,7 +356,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
         if os.path.lexists(text) and text[-1:].isdigit() and typed("lists"):
             why = f"{option} {text}: a file here has this name; quote lists, as in 'n[1-3]'"
             found = Hostlist(found.hosts, (*found.notices, why))
-        lists.append(config_file.hosts(found, setting_of("lists")))
+        lists.append(config_file.hosts_named(found, setting_of("lists")))
     return hostfile.narrowed(lists, less, only, option) if less or only else lists
 
 

@@ -20,8 +20,8 @@ from dispatcher.cli.options.config_file import (
     HOSTS,
     Defaults,
     Setting,
-    chosen,
     parse,
+    settings_chosen,
 )
 from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import BadConfig, UsageError
@@ -31,7 +31,7 @@ NAME = "dispatch.toml"
 WITHOUT = "DISPATCH_CONFIG= dispatch ... goes without the file"
 
 
-def option() -> click.Option:
+def profile_option() -> click.Option:
     """``--profile``, which fills in the defaults before the other options are read."""
     return click.Option(
         ["--profile"],
@@ -55,7 +55,7 @@ def _profiles(_: click.Context, option: click.Parameter, typed: str) -> list[str
 
 
 def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:
-    values = settings(context.command, profile)
+    values = file_settings(context.command, profile)
     context.default_map = {name: setting.value for name, setting in values.items()}
     context.meta[__name__] = values
 
@@ -122,7 +122,7 @@ def _filled() -> dict[str, Setting]:
     return filled
 
 
-def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
+def file_settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
     """The files' values for ``command`` by parameter, as click wants them. Raises: UsageError."""
     files = read()
     _check_profile(files, profile)
@@ -140,7 +140,7 @@ def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
     by_variable = HOSTS if os.environ.get("DISPATCH_HOSTFILE") else ()
     return {
         options[name].name or "": setting
-        for name, setting in chosen(found).items()
+        for name, setting in settings_chosen(found).items()
         if name not in by_variable
     }
 

@@ -18,7 +18,7 @@ from dispatcher.cli.options.declaration import (
     preset,
     replace,
 )
-from dispatcher.cli.options.option_defaults import settings, typed
+from dispatcher.cli.options.option_defaults import file_settings, typed
 from dispatcher.model.frozen import Document, value
 from dispatcher.plan.variables import HIDDEN, is_secret
 
@@ -73,11 +73,11 @@ class ConfigOptions(Options):
 def config(options: ConfigOptions) -> int:
     """Print option, value and origin of each; the exit code. Raises: UsageError."""
     mistakes.check_command(options.name)
-    own = settings(click.get_current_context().command, options.profile)
+    own = file_settings(click.get_current_context().command, options.profile)
     given = {name: one.value for name, one in own.items() if not typed(name)}
     options = replace(options, **given)
     about = load(options.name)
-    found = settings(about, options.profile)
+    found = file_settings(about, options.profile)
     usual = names_of(object_at(COMMANDS[options.name][0]))
     listed: list[Default] = []
     for parameter in about.params:

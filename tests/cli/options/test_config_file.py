@@ -9,14 +9,14 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.cli.options.config_file import Defaults, Setting, chosen, parse
+from dispatcher.cli.options.config_file import Defaults, Setting, parse, settings_chosen
 from dispatcher.model.errors import UsageError
 
 COMMANDS = ("run", "exec")
 
 
 def chosen_of(files: list[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
-    return chosen(one for file in files for one in file.entries(command, profile))
+    return settings_chosen(one for file in files for one in file.entries(command, profile))
 
 
 USER = """

@@ -293,9 +293,9 @@ def test_a_hostfile_that_a_file_names(
     (tmp_path / "here").write_text("")
     monkeypatch.chdir(tmp_path)
     if not said:
-        assert config_file.hosts(found, setting) is found
+        assert config_file.hosts_named(found, setting) is found
         return
     with pytest.raises(UsageError) as caught:
-        config_file.hosts(found, setting)
+        config_file.hosts_named(found, setting)
     assert caught.value.message.startswith(said)
     assert caught.value.hint == "o [run] names it; if you trust it, name it yourself: -H FILE"
