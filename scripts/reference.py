@@ -28,7 +28,7 @@ import schemas  # noqa: E402
 
 import dispatcher  # noqa: E402
 from dispatcher.cli import COMMANDS  # noqa: E402
-from dispatcher.cli.entry import load, shown_name  # noqa: E402
+from dispatcher.cli.entry import load_command, shown_name  # noqa: E402
 from dispatcher.cli.help import PURPOSES, sections  # noqa: E402
 from dispatcher.model import errors  # noqa: E402
 from dispatcher.model.failure import Kind  # noqa: E402
@@ -114,7 +114,7 @@ def commands() -> Iterator[str]:
 
 def command(name: str) -> Iterator[str]:
     """The page of the command ``name``: what ``--help`` says of it."""
-    one = load(name)
+    one = load_command(name)
     context = click.Context(one, **one.context_settings)
     yield f"# {shown_name(name)}"
     yield ""
@@ -428,7 +428,7 @@ def manuals() -> dict[str, str]:
 
 def manual() -> Iterator[str]:
     """dispatch(1): the options of ``run`` where readers look for options, and all commands."""
-    run = load("run")
+    run = load_command("run")
     yield from _head("dispatch", "start one process per GPU on every host over SSH")
     yield _synopsis("run", "")
     yield ".br"
@@ -450,7 +450,7 @@ def manual() -> Iterator[str]:
     yield ".SH OPTIONS OF COMMANDS"
     for name in (name for names in PURPOSES.values() for name in names if name != "run"):
         yield from (f".SS {escaped(shown_name(name))}", _synopsis(name, name), ".PP")
-        yield from roff(load(name).help)
+        yield from roff(load_command(name).help)
         yield from _examples(name, ".PP")
         yield from _options(name)
     yield from _tail("ssh(1), ssh_config(5), torchrun(1), mpirun(1), pdsh(1), srun(1)")
@@ -461,7 +461,7 @@ def manual_of(name: str) -> Iterator[str]:
     (said,) = (names[name] for names in PURPOSES.values() if name in names)
     yield from _head(shown_name(name).replace(" ", "-"), said[:1].lower() + said[1:].rstrip("."))
     yield from (_synopsis(name, name), ".SH DESCRIPTION")
-    yield from roff(load(name).help)
+    yield from roff(load_command(name).help)
     yield from _examples(name, ".SH EXAMPLES")
     yield ".SH OPTIONS"
     yield from _options(name)
@@ -485,20 +485,20 @@ def _tail(see_also: str) -> Iterator[str]:
 
 def _examples(name: str, heading: str) -> Iterator[str]:
     yield from (heading, ".nf")
-    for line, said in load(name).kind.examples:
+    for line, said in load_command(name).kind.examples:
         yield from (escaped(f"# {said}"), rf"\fB{escaped(line)}\fR")
     yield ".fi"
 
 
 def _synopsis(name: str, shown: str) -> str:
-    one = load(name)
+    one = load_command(name)
     words = " ".join(one.collect_usage_pieces(click.Context(one, **one.context_settings)))
     return rf"\fB{escaped(shown_name(shown))}\fR \fI{escaped(words)}\fR"
 
 
 def _options(name: str) -> Iterator[str]:
     """Every option by section, and what the command exits with."""
-    one = load(name)
+    one = load_command(name)
     for title, records in sections(one, click.Context(one, **one.context_settings)).items():
         yield from (".PP", rf"\fI{escaped(title)}\fR")
         for names, text in records:

@@ -21,7 +21,7 @@ from dispatcher.model.errors import DispatchError
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-def load(name: str) -> Command:
+def load_command(name: str) -> Command:
     """The command ``name`` of ``COMMANDS``, with the options that all have."""
     kind, function = object_at(COMMANDS[name][0]), COMMANDS[name][1]
     assert issubclass(kind, Options)
@@ -82,7 +82,7 @@ def enter(name: str, words: Sequence[str]) -> int:
     try:
         if not name and words and (gone := removed_command(words[0])):
             raise errors.UnknownCommand(gone)
-        command = load(name or "run")
+        command = load_command(name or "run")
         # not click's ``main``, which ends the process with 1 when its reader has gone
         with command.make_context(shown, list(words), obj=tuple(words)) as context:
             code = command.invoke(context)

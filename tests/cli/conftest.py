@@ -21,7 +21,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.cli import COMMANDS, object_at
-from dispatcher.cli.entry import load, shown_name
+from dispatcher.cli.entry import load_command, shown_name
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import listen
 
@@ -34,7 +34,7 @@ def parsed() -> Iterator[Parsed]:
     with ExitStack() as stack:
 
         def parse(name: str, *words: str) -> Any:
-            command = load(name)
+            command = load_command(name)
             shown = shown_name("" if name == "run" else name)
             context = command.make_context(shown, list(words), obj=words)
             stack.enter_context(context)

@@ -10,7 +10,7 @@ import pytest
 from cases import cases
 
 from dispatcher.cli import COMMANDS, object_at
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import (
     Option,
@@ -137,7 +137,7 @@ def test_every_limit_that_is_an_option_is_taken() -> None:
 
 def parameters() -> Iterator[Any]:
     for name in COMMANDS:
-        for parameter in load(name).params:
+        for parameter in load_command(name).params:
             if parameter.expose_value:
                 yield pytest.param(name, parameter, id=f"{name} {parameter.name}")
 
@@ -146,7 +146,7 @@ def parameters() -> Iterator[Any]:
 def test_what_carries_a_command_out_takes_its_class(name: str) -> None:
     kind, function = map(object_at, COMMANDS[name])
     assert function.__annotations__ == {"options": kind.__name__, "return": "int"}
-    assert (kind.__doc__, load(name).help) != (Options.__doc__, "")
+    assert (kind.__doc__, load_command(name).help) != (Options.__doc__, "")
 
 
 def type_of(parameter: click.Parameter) -> Any:
@@ -172,7 +172,7 @@ def test_an_option_and_its_annotation_agree(name: str, parameter: click.Paramete
     said = get_type_hints(kind)[field]
     bare, wanted = without_none(said), type_of(parameter)
     assert bare == wanted or (bare is str and get_origin(wanted) is Literal)
-    with load(name).make_context(name, [], resilient_parsing=True) as context:
+    with load_command(name).make_context(name, [], resilient_parsing=True) as context:
         value = context.params[field]
     assert value == names_of(kind)[field]
     assert value is not None or said != bare or parameter.required
@@ -181,7 +181,7 @@ def test_an_option_and_its_annotation_agree(name: str, parameter: click.Paramete
 @cases("name", COMMANDS)
 def test_help_says_what_a_value_is(name: str) -> None:
     """A word for it, or its choices; never the name that a field has here."""
-    for one in load(name).params:
+    for one in load_command(name).params:
         if isinstance(one, click.Option):
             said = one.metavar or isinstance(one.type, click.Choice)
             assert said or one.is_flag, (name, one.opts)
@@ -203,7 +203,7 @@ SILENT = {
 @cases("name", COMMANDS)
 def test_help_says_what_is_usual(name: str) -> None:
     """Of all options with a value that do something where nobody gives them."""
-    for one in load(name).params:
+    for one in load_command(name).params:
         if isinstance(one, Option) and not one.is_flag and not one.multiple:
             silent = one.opts[-1].removeprefix("--") in SILENT
             assert one.usual or silent, (name, one.opts)
@@ -218,9 +218,9 @@ def test_help_says_what_is_usual(name: str) -> None:
 def test_a_port_has_sixteen_bits(name: str, option: str) -> None:
     field = "master_port" if "master" in option else "ssh_port"
     words = ["-H", "n1", option]
-    assert load(name).make_context(name, [*words, "65535", "x"]).params[field] == 65535
+    assert load_command(name).make_context(name, [*words, "65535", "x"]).params[field] == 65535
     with pytest.raises(UsageError, match="65536 is not between 1 and 65535"):
-        load(name).make_context(name, [*words, "65536", "x"])
+        load_command(name).make_context(name, [*words, "65536", "x"])
 
 
 def test_options_are_frozen_and_made_by_their_names() -> None:

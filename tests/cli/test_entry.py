@@ -19,7 +19,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import enter, load
+from dispatcher.cli.entry import enter, load_command
 from dispatcher.cli.jobs import jobs
 from dispatcher.core.events import codec
 from dispatcher.core.events.monitor_events import RunBegan
@@ -226,7 +226,7 @@ def test_words_that_no_command_takes(
 
 
 def test_what_follows_the_program_is_the_program_s() -> None:
-    settings = {name: load(name).context_settings for name in COMMANDS}
+    settings = {name: load_command(name).context_settings for name in COMMANDS}
     last = {name for name, one in settings.items() if not one["allow_interspersed_args"]}
     assert last == {"run", "exec", "dsx", "import"}
 

@@ -17,7 +17,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS, object_at
-from dispatcher.cli.entry import load, shown_name
+from dispatcher.cli.entry import load_command, shown_name
 from dispatcher.cli.help import PURPOSES, commands, page
 from dispatcher.cli.options.declaration import Option
 from dispatcher.cli.run.run import RunOptions
@@ -33,12 +33,12 @@ MOST_BRIEF, MOST_LINES = 16, 50
 
 def context_of(name: str) -> click.Context:
     """The context of the command ``name``; "" is run, left out."""
-    command = load(name or "run")
+    command = load_command(name or "run")
     return click.Context(command, info_name=shown_name(name), **command.context_settings)
 
 
 def options(name: str) -> dict[str, Option]:
-    return {one.name or "": one for one in load(name).params if isinstance(one, Option)}
+    return {one.name or "": one for one in load_command(name).params if isinstance(one, Option)}
 
 
 def test_every_command_has_its_place_and_a_line_that_fits_a_terminal() -> None:
@@ -58,7 +58,7 @@ def test_the_short_help_is_short_and_names_the_whole(name: str) -> None:
     assert len(short) <= MOST_LINES
     assert len(short) < len(whole) + 2
     assert f"All options: {shown_name(name or 'run')} --help" in short
-    brief = load(name or "run").kind.brief
+    brief = load_command(name or "run").kind.brief
     assert len(brief or options(name or "run")) <= MOST_BRIEF
     assert set(brief) <= set(options(name or "run"))
     assert len(set(brief)) == len(brief)
@@ -90,7 +90,7 @@ def test_no_line_is_wider_than_the_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     context = context_of(name)
-    examples = {line for line, _ in load(name or "run").kind.examples}
+    examples = {line for line, _ in load_command(name or "run").kind.examples}
     for brief in (True, False):
         lines = page(context, brief=brief).splitlines()
         wide = [line for line in lines if len(line) > columns and line.strip() not in examples]
@@ -144,7 +144,7 @@ def test_the_defaults_that_are_shown_are_those_that_hold(
 
 def examples() -> Iterator[Any]:
     for name in COMMANDS:
-        for line, said in load(name).kind.examples:
+        for line, said in load_command(name).kind.examples:
             yield pytest.param(name, line, said, id=line)
 
 
@@ -194,7 +194,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @cases("name", COMMANDS)
 def test_each_command_has_a_few(name: str) -> None:
-    found = load(name).kind.examples
+    found = load_command(name).kind.examples
     assert 2 <= len(found) <= 4
     assert any(line.startswith(f"{shown_name('' if name == 'run' else name)} ") or
                f"| dispatch {name}" in line or line == f"dispatch {name}"

@@ -12,7 +12,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS, mistakes
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.host_options import HostOptions
@@ -184,7 +184,7 @@ def test_what_may_be_meant(asked: Asked, folder: Path, line: str, said: str, hin
 
 
 def test_names_of_others_are_not_ours_but_mean_what_is_ours() -> None:
-    ours = {name[2:] for one in load("run").params for name in one.opts}
+    ours = {name[2:] for one in load_command("run").params for name in one.opts}
     assert {one.split()[0] for one in mistakes.FOREIGN.values()} <= ours
     assert not set(mistakes.FOREIGN) & ours
     assert {meant.split()[0] for meant in mistakes._ELSEWHERE.values()} <= set(COMMANDS)

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher import cli
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.model.errors import CannotTranslate, UsageError
 from dispatcher.plan import compat, compat_flags
 from dispatcher.plan.compat import translate
 
-RUN = load("run")
+RUN = load_command("run")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "guides" / "migration.md"
 ROWS = re.findall(r"^\| `(.+?)` \| `(dispatch .+?)` \|$", DOCUMENT.read_text(), re.M)
 TABLES = {

@@ -16,7 +16,7 @@ from cases import cases
 
 from dispatcher import __version__
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load, shown_name
+from dispatcher.cli.entry import load_command, shown_name
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
 
@@ -46,7 +46,7 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
             about[name].append(shown(following))
     assert set(about) == set(COMMANDS)
     for name in COMMANDS:
-        command = load(name)
+        command = load_command(name)
         context = click.Context(command, **command.context_settings)
         records = [
             option.get_help_record(context)
@@ -61,7 +61,7 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
 
 def test_the_words_are_those_of_the_help(page: list[str]) -> None:
     text = " ".join(map(shown, page)).split()
-    for command in map(load, COMMANDS):
+    for command in map(load_command, COMMANDS):
         for said in (command.help, command.epilog):
             words = (said or "").replace("\b", "").split()
             found = any(text[at : at + 6] == words[:6] for at in range(len(text)))
@@ -115,10 +115,11 @@ def test_pages_are_roff(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "synopsis", "examples"),
     [
-        ("dispatch", "dispatch [OPTIONS] PROGRAM [ARGS]...", load("run").kind.examples),
+        ("dispatch", "dispatch [OPTIONS] PROGRAM [ARGS]...", load_command("run").kind.examples),
         ("dispatch-exec", "dispatch exec [OPTIONS] [--] COMMAND [ARGS]...",
-         load("exec").kind.examples),
-        ("dispatch-hosts", "dispatch hosts [OPTIONS] [LIST]...", load("hosts").kind.examples),
+         load_command("exec").kind.examples),
+        ("dispatch-hosts", "dispatch hosts [OPTIONS] [LIST]...",
+         load_command("hosts").kind.examples),
     ],
 )  # fmt: skip
 def test_man_shows_a_page_whose_examples_can_be_pasted(
@@ -220,7 +221,7 @@ def test_paragraphs(text: str | None, lines: list[str]) -> None:
 
 def test_examples_keep_their_lines(page: list[str]) -> None:
     at = page.index(".SH EXAMPLES")
-    (line, said), *_ = load("run").kind.examples
+    (line, said), *_ = load_command("run").kind.examples
     assert page[at + 1 : at + 4] == [
         ".nf", reference.escaped(f"# {said}"), rf"\fB{reference.escaped(line)}\fR",
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from dispatcher.cli.options.declaration import (
     preset,
     replace,
 )
-from dispatcher.cli.options.host_options import SendOptions, find_hosts, login
+from dispatcher.cli.options.host_options import SendOptions, find_hosts, login_defaults
 from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
 from dispatcher.plan.exec_plan import spelled
@@ -169,7 +169,7 @@ def _aimed(options: DsxOptions) -> DsxOptions:
         options = replace(options, excluded=(*options.excluded, *excluded))
     if options.pick is not None:
         hosts = find_hosts(options, say)
-        named = zip(hosts, spelled(hosts, *login(options)), strict=True)
+        named = zip(hosts, spelled(hosts, *login_defaults(options)), strict=True)
         lists = [name or f"{host.name} port={host.port}" for host, name in named]
         picked = sorted(random.sample(range(len(lists)), min(options.pick, len(lists))))
         set_typed("lists", "--pick")

@@ -11,7 +11,7 @@ from pathlib import Path
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.declaration import replace
-from dispatcher.cli.options.host_options import login
+from dispatcher.cli.options.host_options import login_defaults
 from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Exited, Interrupted
@@ -64,7 +64,7 @@ class ExecOutput:
         gather = options.gather or options.gather_all
         self._options = options
         self._names = names = exec_plan.names
-        self._again = spelled(exec_plan.hosts, *login(options))
+        self._again = spelled(exec_plan.hosts, *login_defaults(options))
         #: whether standard output, standard error or a host's file took no more; already reported
         self.is_full = False
         self._kept_writer = Writer(on_full=self._full)

@@ -21,7 +21,7 @@ from dispatcher.cli.options.host_options import (
     LoginOptions,
     SudoOptions,
     WhereOptions,
-    login,
+    login_defaults,
     sudo_password,
 )
 from dispatcher.cli.run.run_sinks import may_draw, terminals
@@ -167,7 +167,7 @@ def conclude(
                 "left_out": one.left_out,
             }
             print_json(found, indent=None)
-    lines = describe(results, Advice(options), spelled(hosts, *login(options)))
+    lines = describe(results, Advice(options), spelled(hosts, *login_defaults(options)))
     for line in lines + summary(results, copies, seconds, verb):
         say(line)
     return exit_code(one.outcome for one in results)

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options.connect_options import WINDOW, fanout, show_only
+from dispatcher.cli.options.connect_options import WINDOW, fanout_tree, show_only
 from dispatcher.cli.options.declaration import carried, replace, values_given
 from dispatcher.cli.options.host_options import (
     LimitOptions,
     TreeOptions,
+    env_variables,
     find_hosts,
     hosts_typed,
     only_typed,
     sudo_password,
     sudo_user,
-    variables,
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError, reason
@@ -98,7 +98,7 @@ def run(options: ExecOptions) -> int:
         terminal=terminal_size(options),
         script=script,
         one_pipe=is_one_pipe(options),
-        exports=variables(options),
+        exports=env_variables(options),
         plain=options.plain,
     )
     for name in ("script", "sudo", "pty", "env", "fanout_tree"):
@@ -109,7 +109,7 @@ def run(options: ExecOptions) -> int:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
     if options.fanout == 1 and options.serial is None and typed("fanout"):
         say("note: -f 1 connects to one host at a time; to run on one at a time: --serial 1")
-    tree = fanout(options, exec_plan.hosts)
+    tree = fanout_tree(options, exec_plan.hosts)
     user = f" as {exec_plan.sudo}" if exec_plan.sudo else ""
     verb = f"send {options.script} and run" if script is not None else "run"
     deeds = (f"{verb} {shlex.join(exec_plan.words_for(node))}{user}" for node in range(len(hosts)))

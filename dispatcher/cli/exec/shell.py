@@ -46,10 +46,10 @@ from dispatcher.cli.options.host_options import (
     SudoOptions,
     VariableOptions,
     WhereOptions,
+    env_variables,
     find_hosts,
-    login,
+    login_defaults,
     sudo_user,
-    variables,
 )
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -158,7 +158,7 @@ WIDEST = 40
 def run(options: ShellOptions) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
     hosts = find_hosts(options, say)
-    sudo_user(options), variables(options)
+    sudo_user(options), env_variables(options)
     bounds = limits(options)
     deeds = ((host, "run what you type") for host in hosts)
     if show_only(options, "shell", deeds, limits=bounds):
@@ -185,7 +185,7 @@ class Shell:
         self._first = self._hosts = tuple(hosts)
         self._options = options
         self._reach = reach
-        self._login = login(options)
+        self._login = login_defaults(options)
         apart = (options.no_gather, options.no_label, options.timestamps)
         self._gather = options.gather or not any((*apart, options.line_mode, options.diff))
         self._cds: tuple[str, ...] = ()  # lead to the folder where commands begin
@@ -316,7 +316,7 @@ class Shell:
             limits=limits(self._options),
             tails=tails,
             sudo=sudo_user(self._options),
-            exports=variables(self._options),
+            exports=env_variables(self._options),
             one_pipe=is_one_pipe(shown) and not steps,
         )
         sys.stdout.flush()

@@ -14,7 +14,7 @@ from dispatcher.cli.options.host_options import (
     LimitOptions,
     LoginOptions,
     TreeOptions,
-    ways,
+    login_ways,
 )
 from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
@@ -126,7 +126,7 @@ class Fanout(Value):
         )
 
 
-def fanout(
+def fanout_tree(
     options: LoginOptions, hosts: Sequence[Host], run_id: str | None = None
 ) -> Fanout | None:
     """The tree that the options set, without spares and this machine. Raises: UsageError."""
@@ -254,7 +254,7 @@ class LoginTransports(transports.TransportPool):
         # a limit that was typed is for login and start as well
         reach = getattr(options, "connect_timeout", None) or 10.0
         super().__init__(
-            ways(options), ask or self._asking.ask, alive(options),
+            login_ways(options), ask or self._asking.ask, alive(options),
             alone=alone, passwords=passwords, reach=reach,
         )  # fmt: skip
         self._options = options

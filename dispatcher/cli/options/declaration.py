@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import click
 
-from dispatcher.cli.options.spelling import teach
+from dispatcher.cli.options.spelling import teach_parser
 from dispatcher.model.frozen import Value
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Command(click.Command):
     def make_parser(self, ctx: click.Context) -> Any:
         """click's parser, for our command lines."""
         parser = super().make_parser(ctx)
-        teach(parser, self)
+        teach_parser(parser, self)
         return parser
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:

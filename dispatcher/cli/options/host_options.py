@@ -231,7 +231,7 @@ _VARIABLE = re.compile(r"(?!DISPATCH_)[A-Za-z_][A-Za-z0-9_]*")
 _SHELLS = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 
 
-def variables(options: VariableOptions) -> tuple[tuple[str, str], ...]:
+def env_variables(options: VariableOptions) -> tuple[tuple[str, str], ...]:
     """The names and values of ``--env``. Raises: UsageError."""
     found = {}
     for item in options.env:
@@ -306,7 +306,7 @@ def find_hosts(
     if typed("excluded"):
         _note_misspelt(excluded, lists, say)
     hosts = target_hosts(
-        lists, excluded, *login(reached),
+        lists, excluded, *login_defaults(reached),
         option=value_origin("excluded", "-x"), hint=WITHOUT if origin("excluded") else None,
     )  # fmt: skip
     if isinstance(options, LoginOptions):
@@ -314,7 +314,7 @@ def find_hosts(
     return hosts
 
 
-def ways(options: LoginOptions) -> Ways:
+def login_ways(options: LoginOptions) -> Ways:
     """How to reach the hosts, by the options. Raises: UsageError."""
     from dispatcher.api.transports import Ways
 
@@ -325,7 +325,7 @@ def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:
     """Nothing, if the options can reach ``hosts`` as these want it. Raises: UsageError."""
     from dispatcher.api import transports
 
-    transports.check_reachable(ways(options), hosts)
+    transports.check_reachable(login_ways(options), hosts)
 
 
 def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
@@ -388,7 +388,7 @@ def usual_source(options: HostOptions) -> str:
     return "" if _allocated() else "WCOLL"
 
 
-def login(options: LoginOptions) -> tuple[str | None, int | None]:
+def login_defaults(options: LoginOptions) -> tuple[str | None, int | None]:
     """User and port for hosts that name none of their own. Raises: UsageError."""
     user = options.user
     if user is not None:

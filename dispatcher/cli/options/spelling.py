@@ -34,7 +34,7 @@ def bare_of(command: click.Command) -> dict[str, str]:
     return {name: bare for name, bare in values if bare is not None}
 
 
-def teach(parser: Any, command: click.Command) -> None:
+def teach_parser(parser: Any, command: click.Command) -> None:
     """Have click's ``parser`` of ``command`` read a line as the module describes."""
     match_long, match_short = parser._match_long_opt, parser._match_short_opt
     bare = bare_of(command)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import aligned, print_json, print_lines, say
-from dispatcher.cli.options.connect_options import LoginTransports, fanout
+from dispatcher.cli.options.connect_options import LoginTransports, fanout_tree
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions
@@ -90,7 +90,7 @@ def launch(options: RunOptions) -> int:
 
     plan = plan_job(request(options), new_run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
-    tree = fanout(options, [node.host for node in plan.nodes])
+    tree = fanout_tree(options, [node.host for node in plan.nodes])
     if options.launcher in LAUNCHERS:
         check_even(options.launcher, plan.nodes)
     for notice in plan.notices:
@@ -162,7 +162,7 @@ def _run(
         if not output.quiet:
             show(line)
 
-    tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
+    tree = fanout_tree(options, [node.host for node in plan.nodes], plan.run_id)
     reach = LoginTransports(
         options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1,
         passwords=passwords,

@@ -27,7 +27,7 @@ from click.shell_completion import (
 )
 
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.help import PURPOSES
 from dispatcher.cli.options.declaration import Options, argument
 from dispatcher.cli.options.spelling import bare_of
@@ -71,7 +71,7 @@ class _Shell(ShellComplete):
                 CompletionItem(incomplete, "file"), *_begun([*_commands(), helping], incomplete)
             ]  # fmt: skip
         name = args[0] if args and args[0] in COMMANDS else ""
-        self.cli = load(name or "run")
+        self.cli = load_command(name or "run")
         args, bare = args[bool(name) :], bare_of(self.cli)
         last = args[-1].replace("_", "-") if args else ""
         if last in bare:  # the next word is no value of it

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from dispatcher.cli import COMMANDS, aligned, mistakes, object_at, print_json, print_lines
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.options.declaration import (
     Options,
     argument,
@@ -76,7 +76,7 @@ def config(options: ConfigOptions) -> int:
     own = file_settings(click.get_current_context().command, options.profile)
     given = {name: one.value for name, one in own.items() if not typed(name)}
     options = replace(options, **given)
-    about = load(options.name)
+    about = load_command(options.name)
     found = file_settings(about, options.profile)
     usual = names_of(object_at(COMMANDS[options.name][0]))
     listed: list[Default] = []

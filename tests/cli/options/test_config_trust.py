@@ -17,7 +17,7 @@ from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.options import config_file
 from dispatcher.cli.options.config_file import Defaults, Setting, parse
 from dispatcher.cli.options.declaration import Options, declared, option, preset
@@ -28,7 +28,7 @@ from dispatcher.model.host import Host, Hostlist
 def options() -> Iterator[tuple[str, click.Option, str]]:
     """Command, option and each of its long names."""
     for command in COMMANDS:
-        for parameter in load(command).params:
+        for parameter in load_command(command).params:
             if isinstance(parameter, click.Option) and parameter.expose_value:
                 for name in parameter.opts:
                     if name.startswith("--"):
@@ -226,10 +226,10 @@ def test_a_file_that_cannot_be_read(
 )
 def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
     if not said:
-        judged(text, load("run"), loose=True)
+        judged(text, load_command("run"), loose=True)
         return
     with pytest.raises(UsageError) as caught:
-        judged(text, load("run"), loose=True)
+        judged(text, load_command("run"), loose=True)
     assert caught.value.message.startswith(said)
     option = said.split(": ")[1]
     assert caught.value.hint == f"put it into [run] of /own, or type it: --{option}"
@@ -248,10 +248,10 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
 def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -> None:
     text = f"[run]\n{setting}\n"
     if not path:
-        assert len(judged(text, load("run"))) == 1
+        assert len(judged(text, load_command("run"))) == 1
         return
     with pytest.raises(UsageError) as caught:
-        judged(text, load("run"))
+        judged(text, load_command("run"))
     option = setting.partition(" ")[0]
     assert caught.value.message == (f"f:2: {option}: {path} would be another file in every folder")
     assert caught.value.hint == "write the path from /"

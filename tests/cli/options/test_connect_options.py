@@ -14,7 +14,7 @@ from dispatcher.cli.options.connect_options import (
     LoginTransports,
     alive,
     check_keep,
-    fanout,
+    fanout_tree,
     keep_seconds,
 )
 from dispatcher.cli.options.host_options import LimitOptions, LoginOptions
@@ -110,7 +110,7 @@ def test_the_tree_in_words() -> None:
     ],
 )
 def test_a_tree_only_if_it_is_wanted(options: Any, there_is: bool) -> None:
-    tree = fanout(options, [*N, Host("localhost")], "run")
+    tree = fanout_tree(options, [*N, Host("localhost")], "run")
     assert (tree is not None) is there_is
     if tree is not None:
         assert (tree.run_id, tree.ssh_config) == ("run", options.ssh_config)
@@ -121,7 +121,7 @@ def test_a_tree_only_if_it_is_wanted(options: Any, there_is: bool) -> None:
 
 
 def test_a_dry_run_says_that_so_few_hosts_get_no_tree() -> None:
-    tree = fanout(ExecOptions(fanout_tree="auto"), N)
+    tree = fanout_tree(ExecOptions(fanout_tree="auto"), N)
     assert tree is not None
     assert tree.lines() == [f"tree        none with so few hosts; from here n[1-{len(N)}]"]
 
@@ -138,7 +138,7 @@ def test_a_dry_run_says_that_so_few_hosts_get_no_tree() -> None:
 )
 def test_no_tree(options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        fanout(ExecOptions(**options), N)  # type: ignore[arg-type]
+        fanout_tree(ExecOptions(**options), N)  # type: ignore[arg-type]
     assert caught.value.message.startswith(said)
 
 
@@ -162,7 +162,7 @@ def trees(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_this_machine_is_not_reached_by_a_tree() -> None:
     options = ExecOptions(fanout_tree="2")
     said: list[Any] = []
-    with LoginTransports(options, tree=fanout(options, N), say=said.append) as pool:
+    with LoginTransports(options, tree=fanout_tree(options, N), say=said.append) as pool:
         by_tree: Any = pool.transport_for(N[0])
         assert pool.transport_for(N[6]) is by_tree
         assert pool.transport_for(Host("localhost")).name == "local"

@@ -8,7 +8,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.options.option_defaults import (
     file_settings,
     origin,
@@ -51,7 +51,7 @@ def test_the_narrowest_is_the_last(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert sources() == [(str(own), False)]
     write(folder / "here/dispatch.toml", "[all]\nuser = 'b'\n")
     assert sources() == [(str(own), False), ("dispatch.toml", True)]
-    assert file_settings(load("exec"), None)["user"].value == "b"
+    assert file_settings(load_command("exec"), None)["user"].value == "b"
     other = write(folder / "xdg/dispatch/dispatch.toml", "[all]\nuser = 'c'\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "xdg"))
     assert sources() == [(str(other), False), ("dispatch.toml", True)]
@@ -65,7 +65,7 @@ def test_one_s_own_file_is_not_that_of_its_folder(
     own = write(folder / "home/.config/dispatch/dispatch.toml", "[exec]\nrsh = '/r {host}'\n")
     monkeypatch.chdir(own.parent)
     assert sources() == [(str(own), False)]
-    assert file_settings(load("exec"), None)["rsh"].value == "/r {host}"
+    assert file_settings(load_command("exec"), None)["rsh"].value == "/r {host}"
 
 
 @pytest.mark.parametrize(("named", "found"), [("", []), ("other.toml", [("other.toml", False)])])
@@ -123,7 +123,7 @@ def test_a_value_as_the_command_line_would_have_it(
     folder: Path, text: str, name: str, value: object
 ) -> None:
     write(folder / "here/dispatch.toml", f"[run]\n{text}\n")
-    assert file_settings(load("run"), None)[name].value == value
+    assert file_settings(load_command("run"), None)[name].value == value
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_value_as_the_command_line_would_have_it(
 def test_a_value_that_cannot_be(folder: Path, text: str, said: str) -> None:
     path = write(folder / "home/.config/dispatch/dispatch.toml", f"[run]\n{text}\n")
     with pytest.raises(UsageError) as caught:
-        file_settings(load("run"), None)
+        file_settings(load_command("run"), None)
     message = caught.value.message
     if "may not" in said or said == "version: ":
         assert f"{text.split()[0]}: run has no such option" in message
@@ -153,9 +153,9 @@ def test_a_value_that_cannot_be(folder: Path, text: str, said: str) -> None:
 
 def test_what_is_for_all_is_for_those_who_have_it(folder: Path) -> None:
     write(folder / "here/dispatch.toml", "[all]\nseparator = ','\nfold = true\n")
-    assert set(file_settings(load("hosts"), None)) == {"separator", "fold_them"}
-    assert set(file_settings(load("run"), None)) == {"fold"}
-    assert file_settings(load("jobs"), None) == {}
+    assert set(file_settings(load_command("hosts"), None)) == {"separator", "fold_them"}
+    assert set(file_settings(load_command("run"), None)) == {"fold"}
+    assert file_settings(load_command("jobs"), None) == {}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_profile_that_is_not_there(folder: Path, files: bool, hint: str) -> No
     if files:
         write(folder / "here/dispatch.toml", "[profile.night.run]\ngrace = 3\n")
     with pytest.raises(UsageError) as caught:
-        file_settings(load("run"), "noon")
+        file_settings(load_command("run"), "noon")
     assert caught.value.message.startswith("--profile noon: ")
     assert (caught.value.hint or "").endswith(hint)
 

@@ -11,7 +11,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.help import page, sections
 from dispatcher.cli.options.removed import REMOVED
 
@@ -89,8 +89,8 @@ def test_an_old_name_is_refused_with_the_one_of_today(
     old: str, name: str, dispatch: Dispatch
 ) -> None:
     new = REMOVED[old].split("--")[1].split()[0].strip("`")
-    assert old not in names(load(name))
-    assert new in names(load(name))
+    assert old not in names(load_command(name))
+    assert new in names(load_command(name))
     for word in (f"--{old}", f"--{old}=3"):
         code, _, err = dispatch(name, word, "-w", "n1")
         assert (code, err.splitlines()[0]) == (
@@ -106,7 +106,7 @@ def test_an_old_name_is_refused_with_the_one_of_today(
 
 def test_help_shows_options_by_subject() -> None:
     """In so many that a reader looks for the subject first; in the manual as well."""
-    about = load("run")
+    about = load_command("run")
     found = sections(about, click.Context(about, **about.context_settings))
     assert list(found)[:4] == ["Hosts", "Program", "Ranks", "Environment"]
     assert max(map(len, found.values())) <= 13

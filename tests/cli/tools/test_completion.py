@@ -9,7 +9,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load_command
 from dispatcher.cli.tools import completion
 from dispatcher.model import hostset
 
@@ -85,7 +85,7 @@ def test_what_may_follow(line: str, wanted: list[str]) -> None:
 
 
 def test_options_that_take_hosts_are_there() -> None:
-    fields = {one.name for name in COMMANDS for one in load(name).params}
+    fields = {one.name for name in COMMANDS for one in load_command(name).params}
     assert set(completion.HOSTS) <= fields
 
 
