@@ -57,7 +57,7 @@ def run(options: CheckOptions) -> int:
     hosts = _asked(options)
     advice = advise(hosts)
     if options.as_json:
-        print_json(document(advice))
+        print_json(nccl_document(advice))
     else:
         print_lines(lines(advice))
     if options.apply is not None:
@@ -136,7 +136,7 @@ def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
     return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
 
 
-def document(advice: NcclAdvice) -> CheckNccl:
+def nccl_document(advice: NcclAdvice) -> CheckNccl:
     """The advice for programs."""
     hosts = {
         name: NcclHost(advice.own.get(name, {}), now.line(), advice.then[name].line())

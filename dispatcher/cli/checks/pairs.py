@@ -193,7 +193,7 @@ def run(options: CheckOptions) -> int:
             found.problems[host] = "no partner was left for it"
     found.seconds = time.monotonic() - began
     if options.as_json:
-        print_json(document(found))
+        print_json(pairs_document(found))
     else:
         print_lines(lines(found))
     if options.svg is not None:
@@ -348,7 +348,7 @@ class CheckPairs(Document):
     inside: Mapping[str, InsideHost]
 
 
-def document(found: Measured) -> CheckPairs:
+def pairs_document(found: Measured) -> CheckPairs:
     """The result for programs."""
     names, ranking, inside = found.names, found.ranking, sorted(found.inside.items())
     return CheckPairs(

@@ -149,7 +149,7 @@ def test_advice_for_programs() -> None:
     found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
                    then={"b1": NOW, "b2": NOW},
                    messages=(NcclMessage(Level.WARN, ("b1",), "slow", "do"),))  # fmt: skip
-    assert json_of(nccl.document(found)) == {
+    assert json_of(nccl.nccl_document(found)) == {
         "schema": "check-nccl/1",
         "settings": {"A": "1"},
         "hosts": {

@@ -145,7 +145,7 @@ def test_hosts_that_were_not_measured() -> None:
 
 
 def told(found: Measured) -> Any:
-    return promises.told(json.dumps(json_of(pairs.document(found))))
+    return promises.told(json.dumps(json_of(pairs.pairs_document(found))))
 
 
 def test_for_programs() -> None:
