@@ -128,7 +128,7 @@ class JobRecord(Sink):
 
     def gather(self) -> None:
         """Find where the ranks are, for the clients that asked."""
-        from dispatcher.output.text.stacks_text import Stacks
+        from dispatcher.output.text.stacks_text import StackFiles
 
         if self._stacks is None:
             assert self._server is not None, "which asks for them"
@@ -136,7 +136,9 @@ class JobRecord(Sink):
             paths = None if self._plan.limits.hang_timeout else self._paths
             folder = None if paths is None else paths.folder
             # the answer names no file if the disk refused, so no warning is needed
-            self._stacks = Stacks(self._state.hosts, folder, self._server.stacks, lambda line: None)
+            self._stacks = StackFiles(
+                self._state.hosts, folder, self._server.stacks, lambda line: None
+            )
         self._tell(StacksWanted())
 
     def restart(self, order: Mapping[str, Any]) -> None:

@@ -65,10 +65,10 @@ def open_files(
     except OSError as error:
         raise FileUnusable(f"--log-dir {paths.folder.parent}: {reason(error)}") from None
     if plan.limits.hang_timeout:
-        from dispatcher.output.text.stacks_text import Stacks
+        from dispatcher.output.text.stacks_text import StackFiles
 
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
-        found.append(Stacks(hosts, paths.folder, lambda *_: None, say))
+        found.append(StackFiles(hosts, paths.folder, lambda *_: None, say))
     return found
 
 

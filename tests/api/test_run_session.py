@@ -20,7 +20,7 @@ from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.buffered import BufferedSink
 from dispatcher.output.files.journal import Journal
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
-from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.output.text.stacks_text import StackFiles
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.plan.job.request import Limits
 from dispatcher.transport.process.command import LocalTransport
@@ -72,7 +72,7 @@ def test_stacks_are_kept_where_silence_is_limited(
 ) -> None:
     plan = plan_of(["a"], "n1:1,n2:1,n3:1", spares=1, limits=Limits(hang_timeout=seconds))
     sinks = open_files(plan, RunPaths(tmp_path), lambda line: None)
-    found: list[Any] = [sink for sink in sinks if isinstance(sink, Stacks)]
+    found: list[Any] = [sink for sink in sinks if isinstance(sink, StackFiles)]
     assert len(found) == kept
     for one in found:
         assert (one._hosts, one._folder) == (["n1", "n2", "n3"], tmp_path)

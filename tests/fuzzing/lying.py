@@ -34,7 +34,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
-from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.output.text.stacks_text import StackFiles
 from dispatcher.output.text.story import Tail
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits, Restarts
@@ -248,7 +248,7 @@ def judge_run(seed: int) -> str:
                 plan, lambda host: way,
                 [Notes(names, screen.say, verbose=True), screen, heard,
                  Curious(lambda event: session.tell(event)),
-                 Stacks(names, paths.folder, answered, screen.say),
+                 StackFiles(names, paths.folder, answered, screen.say),
                  *open_files(plan, paths, screen.say)],
                 say=screen.say, paths=paths,
                 sink_failed=lambda sink, error: stage.failed.append(f"{sink}: {error!r}"),

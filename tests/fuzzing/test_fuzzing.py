@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from cases import cases
 
-from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.output.text.stacks_text import StackFiles
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import HostIntake
 
@@ -212,7 +212,7 @@ def _loses_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _loses_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stacks, "_write", lambda *_: None)
+    monkeypatch.setattr(StackFiles, "_write", lambda *_: None)
 
 
 def _believes_all_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def signals_line(signals: Sequence[Signal]) -> str:
     return "; ".join([same, *others])
 
 
-class Stacks(Sink):
+class StackFiles(Sink):
     """Writes files in ``folder`` (None: none) for each gathering, and answers it.
 
     hosts: number -> name. answer: gets the gathering's number, its lines, and its record for

@@ -23,7 +23,7 @@ from dispatcher.core.events.verdicts import Signal
 from dispatcher.output.text.stacks_text import (
     MOST_FRAMES,
     MOST_GROUPS,
-    Stacks,
+    StackFiles,
     collective_line,
     signals_line,
     stack_lines,
@@ -119,7 +119,7 @@ class Gathering:
         self.answers: list[tuple[int, list[str]]] = []
         self.found: list[Any] = []
         self.warnings: list[str] = []
-        self.sink = Stacks(HOSTS, folder, self._answer, self.warnings.append)
+        self.sink = StackFiles(HOSTS, folder, self._answer, self.warnings.append)
 
     def _answer(self, number: int, lines: list[str], found: Any) -> None:
         self.answers.append((number, lines))
