@@ -179,9 +179,9 @@ class RunSession:
         self._fold.event(last)
         report, paths = self._fold.report(), self._paths
         if paths is not None:  # the report itself is worth more than the files
-            from dispatcher.output.files.journal import append
+            from dispatcher.output.files.journal import append_entry
 
-            self._write(paths.journal, lambda: append(paths.journal, last))
+            self._write(paths.journal, lambda: append_entry(paths.journal, last))
             self._write(paths.report, lambda: write_json(paths.report, report.plain()))
         return report
 

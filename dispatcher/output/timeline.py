@@ -1,7 +1,7 @@
 """A run from its journal: time by phase, attempts, CPU, GPU and memory of its ranks. Pure.
 
 ``History`` folds the events. ``output.page`` draws it, ``phases`` sums up the times, and
-``chrome`` gives the same for chrome://tracing and ui.perfetto.dev (``--trace``; "Trace Event
+``chrome_trace`` gives the same for chrome://tracing and ui.perfetto.dev (``--trace``; "Trace Event
 Format" of the Chromium project).
 """
 
@@ -394,7 +394,7 @@ def _few(found: list[Outlier], count: int) -> Iterable[Outlier]:
     return found if len(found) <= count / 4 else ()
 
 
-def chrome(history: History, before: float) -> Iterator[dict[str, Any]]:
+def chrome_trace(history: History, before: float) -> Iterator[dict[str, Any]]:
     """The elements of a trace: process 0 is dispatch, a host n + 1; line 0 its link, a rank r + 1.
 
     before: seconds from the start of the process to that of the run. Times are microseconds.

@@ -16,7 +16,7 @@ from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.timeline import History, Span, chrome, owner, phases
+from dispatcher.output.timeline import History, Span, chrome_trace, owner, phases
 
 FACTS = ev.Facts("h", 1, "3.11", 4, 0, ("10.0.0.1",), "m")
 
@@ -32,7 +32,7 @@ def a_run(*happened: tuple[float, ev.Event]) -> History:
 def spans(history: History) -> dict[tuple[int, int], list[tuple[str, float, float]]]:
     """(host, line) -> name, begin and end of what a trace has there."""
     found: dict[tuple[int, int], list[tuple[str, float, float]]] = {}
-    for e in chrome(history, 0.5):
+    for e in chrome_trace(history, 0.5):
         if e["ph"] == "X":
             span = (e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)
             found.setdefault((e["pid"], e["tid"]), []).append(span)
@@ -66,7 +66,7 @@ def test_one_host_from_connect_to_drain() -> None:
         ("ranks", 5.5, 9.5),
     ]
     assert found[1, 1] == [("run", 5.5, 7.5), ("drain", 7.5, 8.5)]
-    elements = list(chrome(history, 0.5))
+    elements = list(chrome_trace(history, 0.5))
     assert [e["args"] for e in elements if e["name"] == "run"] == [{"status": 3}]
     names = [(e["pid"], e["tid"], e["args"]["name"]) for e in elements if e["ph"] == "M"]
     assert names == [
@@ -105,7 +105,7 @@ def test_what_only_happens_is_a_moment_on_its_host() -> None:
         (9.0, ev.RunFinished(3, "RankFailed")),
         (9.5, ev.NodeHeard(0)),
     )
-    moments = [e for e in chrome(history, 0.5) if e["ph"] == "i"]
+    moments = [e for e in chrome_trace(history, 0.5) if e["ph"] == "i"]
     assert [(e["pid"], e["name"], e["ts"] / 1e6, e["args"]) for e in moments] == [
         (2, "probed", 1.5, {}), (0, "ranks.placed", 2.5, {}), (1, "odd", 3.5, {}),
         (2, "MPI barrier WORLD:0", 4.5, {}), (1, "node.swept", 5.5, {}), (2, "node.lost", 6.5, {}),

@@ -256,7 +256,7 @@ def carry_out(
     from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
-    from dispatcher.output.files.hosts_left import HostsLeft, write
+    from dispatcher.output.files.hosts_left import HostsLeft, write_hosts
 
     def nobody_reads() -> None:
         session.tell(SignalReceived(signal.SIGPIPE))
@@ -290,7 +290,7 @@ def carry_out(
     code = exit_code(outcomes.values(), largest=options.max_code) or int(output.is_full)
     for path, hosts in lists.items():
         try:
-            write(path, hosts, outcomes)
+            write_hosts(path, hosts, outcomes)
         except OSError as error:
             say(f"error: {path}: {reason(error)}")
             code = code or 1

@@ -193,11 +193,11 @@ def may_draw(environ: Mapping[str, str]) -> bool:
 
 def on_screen(lines: Sequence[str]) -> Sequence[str]:
     """The ``lines`` of a verdict, fewer if they do not fit the terminal of standard error."""
-    from dispatcher.output.text.verdict_text import fitted
+    from dispatcher.output.text.verdict_text import fit_window
 
     with contextlib.suppress(OSError):
         columns, rows = os.get_terminal_size(STDERR)
-        return fitted(lines, columns, rows) if columns > 0 < rows else lines
+        return fit_window(lines, columns, rows) if columns > 0 < rows else lines
     return lines
 
 
@@ -209,13 +209,13 @@ def close_panel(
 
     if not lines and seconds < FIRST:
         return
-    from dispatcher.output.terminal.footer import closing
+    from dispatcher.output.terminal.footer import closing_panel
 
     try:
         columns = os.get_terminal_size(STDERR).columns - 1
     except OSError:
         columns = 79
-    text = closing(
+    text = closing_panel(
         lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
         columns=max(20, columns),
     )  # fmt: skip
@@ -359,14 +359,14 @@ class TraceFile:
         import json
 
         from dispatcher.output.files import journal
-        from dispatcher.output.timeline import History, chrome
+        from dispatcher.output.timeline import History, chrome_trace
 
         history = History()
         try:
             for entry in journal.read(self._journal, may_break_off=True):
                 history.event(entry)
             with self._file as file:
-                for number, element in enumerate(chrome(history, self._before)):
+                for number, element in enumerate(chrome_trace(history, self._before)):
                     file.write((",\n" if number else "[\n") + json.dumps(element))
                 file.write("\n]\n")
         except DispatchError as error:

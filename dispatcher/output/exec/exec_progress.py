@@ -159,18 +159,18 @@ def _head(done: int, failed: int, total: int, part: float) -> Text:
     """``3 of 8 hosts (1 failed)`` and a bar of which ``part`` is full."""
     from rich.text import Text  # a quick command, or one without a terminal, does not need it
 
-    from dispatcher.output.terminal.footer import bar
+    from dispatcher.output.terminal.footer import progress_bar
 
     line = Text(f"{done} of {plural(total, 'host')} ")
     if failed:
         line.append(f"({failed} failed) ", style="red")
-    return line.append_text(bar(part))
+    return line.append_text(progress_bar(part))
 
 
 def _drawn(line: Text, bars: Sequence[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
-    from dispatcher.output.terminal.footer import bar_lines, cut, drawn
+    from dispatcher.output.terminal.footer import bar_lines, cut_line, drawn
 
-    return drawn([cut(one, columns) for one in (*bar_lines(bars), line)], columns)
+    return drawn([cut_line(one, columns) for one in (*bar_lines(bars), line)], columns)
 
 
 #: seconds over which the rate is measured

@@ -43,7 +43,7 @@ class HostsLeft(Sink):
         self._due = 0.0
         for path, hosts in lists.items():
             try:
-                write(path, hosts, self._outcomes)
+                write_hosts(path, hosts, self._outcomes)
             except OSError as error:
                 raise FileUnusable(f"{path}: {reason(error)}") from None
 
@@ -57,13 +57,13 @@ class HostsLeft(Sink):
             began = self._clock()
             for path, hosts in self._lists.items():
                 with contextlib.suppress(OSError):  # the disk may have room again at the end
-                    write(path, hosts, self._outcomes)
+                    write_hosts(path, hosts, self._outcomes)
             self._changed = False
             self._due = now + (self._clock() - began) / _SHARE
         return self._changed
 
 
-def write(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> None:
+def write_hosts(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> None:
     """Replace the file by the hosts that failed or are not done.
 
     outcomes: place among ``hosts`` -> outcome, if it is known. Raises: OSError.

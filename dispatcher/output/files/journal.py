@@ -44,7 +44,7 @@ class Journal(Sink):
         os.close(self._fd)
 
 
-def append(path: Path, entry: Entry) -> None:
+def append_entry(path: Path, entry: Entry) -> None:
     """Add ``entry`` to the journal at ``path``, which its ``Journal`` has closed.
 
     Raises: OSError, also where ``path`` is a link or gone.

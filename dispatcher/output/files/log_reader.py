@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dispatcher.core.events.run_events import Sink
-from dispatcher.output.files.rank_logs import stamp
+from dispatcher.output.files.rank_logs import time_stamp
 from dispatcher.plan.job import placement
 
 _RANK = r"(?:([0-9]{1,6})\.)?"
@@ -229,7 +229,7 @@ class MergedLogReader:
 
     def __init__(self, path: Path, only: int | None = None, since: float = 0.0) -> None:
         self._file = RotatedReader(path)
-        self._only, self._since = only, stamp(since).encode()
+        self._only, self._since = only, time_stamp(since).encode()
         self._rest = b""
         self._head: _Head | None = None  # of the line that is being read
 

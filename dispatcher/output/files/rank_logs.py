@@ -343,10 +343,10 @@ class MergedLog(Sink):
     def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:
         rank, stream = key
         side = "out" if stream == STDOUT else "err"
-        return f"{stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
+        return f"{time_stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
 
 
-def stamp(seconds: float) -> str:
+def time_stamp(seconds: float) -> str:
     """The prefix of a line for its time of arrival (since the epoch); sorts as the times do."""
     when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return f"{when}.{int(seconds % 1 * 1e6):06d}Z"

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from dispatcher.model.frozen import Document, Value, fields_of, value
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
-from dispatcher.output.text.lines import wiped
+from dispatcher.output.text.lines import wiped_bar
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import name
 
@@ -174,4 +174,4 @@ def _last_line(tail: bytes) -> str:
     """The last line in ``tail``, or the last state of a line that rewrites itself; sanitized."""
     text = tail.rstrip(b"\r\n \t")
     line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
-    return sanitize(wiped(line.partition(b"\x1b[A")[0])).decode()
+    return sanitize(wiped_bar(line.partition(b"\x1b[A")[0])).decode()

@@ -52,7 +52,7 @@ class Footer:
             names = sanitize_text(fold(self._hosts[node] for node in picture.pending))
             lines.append(Text(f"waiting for {names}", style="dim"))
         lines.append(self._status(picture))
-        return [cut(line, columns) for line in lines]
+        return [cut_line(line, columns) for line in lines]
 
     def _status(self, picture: Picture) -> Text:
         parts = [] if picture.stopping is None else [Text("ending", style="bold red")]
@@ -76,7 +76,7 @@ class Footer:
         total = len(self._hosts)
         states = sorted(picture.hosts.items(), reverse=True)
         if picture.pending and picture.stopping is None:
-            text = bar((total - len(picture.pending)) / total)
+            text = progress_bar((total - len(picture.pending)) / total)
             text.append(f" {plural(total, 'host')}: ")
         else:
             text = Text(f"{plural(total, 'host')}: ")
@@ -121,7 +121,7 @@ def bar_lines(bars: Sequence[tuple[str, bytes]]) -> list[Text]:
     return lines
 
 
-def cut(line: Text, columns: int) -> Text:
+def cut_line(line: Text, columns: int) -> Text:
     """Cut ``line`` to so many columns; characters of no width for rich count as one column."""
     widths = accumulate(max(1, cell_len(one)) for one in line.plain[: columns + 1])
     fit = sum(width <= columns for width in widths)
@@ -131,7 +131,7 @@ def cut(line: Text, columns: int) -> Text:
     return line
 
 
-def bar(part: float) -> Text:
+def progress_bar(part: float) -> Text:
     """A bar of which ``part`` (0 to 1) is full."""
     full = int(BAR * part)
     text = Text()
@@ -153,7 +153,7 @@ def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
     return found
 
 
-def closing(
+def closing_panel(
     lines: Sequence[str], *, exit_code: int, hosts: int, ranks: int, seconds: float, columns: int
 ) -> list[bytes]:
     """The panel at the end, as lines. lines: the verdict, sanitized; [] if all is well."""

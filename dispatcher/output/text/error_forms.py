@@ -124,7 +124,7 @@ def _python(lines: Sequence[str], head: int, found: list[Found]) -> Found | None
         if how == "while handling":
             first = found[-1].text.partition(" (while handling ")[2].removesuffix(")") or first
         if first != text:
-            one.text += f" ({how} {cut(first, MOST_CAUSE)})"
+            one.text += f" ({how} {one_line(first, MOST_CAUSE)})"
     elif spawned := _SPAWNED.match(before):
         one.text += f" (in {spawned[1].lower()})"
     if "Original Traceback" in lines[head]:
@@ -179,7 +179,7 @@ def _nccl(lines: Sequence[str], at: int) -> tuple[str, int]:
     if code and said:
         code = f"{code.partition(':')[0]}: {said}"
     if not code:
-        return cut(lines[at].strip(), MOST_TEXT), at
+        return one_line(lines[at].strip(), MOST_TEXT), at
     told = f"{name}: NCCL{' ' + version[1] if version else ''}: {code}"
     return told, at + (more.index(said) + 1 if said else 1)
 
@@ -304,7 +304,7 @@ _WATCHDOG = re.compile(
 )
 
 
-def cut(text: str, most: int) -> str:
+def one_line(text: str, most: int) -> str:
     """``text`` in one line of at most ``most`` characters; a long one ends with a sentence."""
     text = " ".join(text.split())
     if len(text) <= min(most, LONG):

@@ -22,8 +22,8 @@ from dispatcher.output.text.error_forms import (
     MOST_TEXT,
     Found,
     begin_at,
-    cut,
     endings,
+    one_line,
 )
 
 #: characters of a line that are looked at
@@ -71,7 +71,7 @@ def last_error(lines: Sequence[str], status: int, *, is_short: bool = False) -> 
     text = found.text
     whole = text if signum != signal.SIGBUS else f"{text} Bus error"
     is_echo = bool(_ECHO.search(text))
-    return LastError(cut(text, MOST_TEXT), found.place, is_echo, _hint(whole, bare))
+    return LastError(one_line(text, MOST_TEXT), found.place, is_echo, _hint(whole, bare))
 
 
 def _chosen(all_found: list[Found], lines: Sequence[str], signum: int) -> Found | None:
@@ -231,7 +231,7 @@ _NATIVE_FRAME = re.compile(r" *(?:frame #\d+: |#\d+ 0x|#\d+: )")
 _MANY_FRAMES = 3
 
 
-def folded(lines: Sequence[str]) -> list[str]:
+def fold_frames(lines: Sequence[str]) -> list[str]:
     """``lines`` with one line for each run of frames of C++, packages or Python's library."""
     kept: list[str] = []
     run: list[str] = []

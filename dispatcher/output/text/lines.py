@@ -193,7 +193,7 @@ class LineAssembler:
         if self.block is not None:
             return self.block.rest
         rest = self._rest.removesuffix(b"\r") if self._bars else self._rest
-        return wiped(rest) if self.is_bar else rest
+        return wiped_bar(rest) if self.is_bar else rest
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
@@ -363,12 +363,12 @@ def _overwritten(block: bytes, redrawn: bool, *, keep_ends: bool = False) -> byt
         body = line.removesuffix(b"\r") if keep_ends else line
         if b"\r" in body or (redrawn and at == 0):
             state = next((part for part in reversed(line.split(b"\r")) if part), b"")
-            state = wiped(state)
+            state = wiped_bar(state)
             lines[at] = state if state.strip() else b""
     return b"\n".join(lines)
 
 
-def wiped(state: bytes) -> bytes:
+def wiped_bar(state: bytes) -> bytes:
     """The visible part of a bar that wipes its line before it draws, or the rest of it after."""
     return state.rpartition(b"\x1b[2K")[2].replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
 

@@ -74,7 +74,7 @@ def errors_of(
     )
 
 
-def in_words(error: RankError) -> str:
+def error_text(error: RankError) -> str:
     """``ValueError: no (train.py:33)``, sanitized."""
     return sanitize_text(f"{error.text} ({error.place})" if error.place else error.text)
 
@@ -85,7 +85,7 @@ def behind(cause: RankError, errors: Sequence[RankError], homes: Mapping[int, st
     if own is None or not cause.is_echo:
         return []
     where = fold(dict.fromkeys(homes[rank] for rank in own.ranks if rank in homes))
-    return [f"  likely behind it: {fold_ranks(own.ranks)} on {where}: {in_words(own)}"]
+    return [f"  likely behind it: {fold_ranks(own.ranks)} on {where}: {error_text(own)}"]
 
 
 # compiled at the first use: every run loads this module, and few fail
@@ -171,7 +171,7 @@ def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankEr
             kinds.setdefault((status, said.get(rank)), []).append(rank)
     lines = [
         f"  then {fold_ranks(ranks)}: {status_words(status)}"
-        + (f": {in_words(error)}" if error else "")
+        + (f": {error_text(error)}" if error else "")
         for (status, error), ranks in kinds.items()
     ]
     if len(lines) <= _MOST_KINDS:
@@ -329,11 +329,11 @@ class Tail(Sink):
 
         They end with the line of the rank's reason, if ``error`` has found one further up.
         """
-        from dispatcher.output.text.last_error import folded  # few runs fail
+        from dispatcher.output.text.last_error import fold_frames  # few runs fail
 
         for stream, title in ((STDERR, "stderr"), (STDOUT, "stdout")):
             whole = [line.decode("utf-8", "surrogateescape") for line in self._lines(rank, stream)]
-            lines = [line.encode("utf-8", "surrogateescape") for line in folded(whole)]
+            lines = [line.encode("utf-8", "surrogateescape") for line in fold_frames(whole)]
             while lines and not lines[-1].strip():
                 lines.pop()
             lines = _around(lines, self._said.get(rank, "").encode())

@@ -22,7 +22,7 @@ from dispatcher.model.names import plural, size
 from dispatcher.output.text import story
 from dispatcher.output.text.fold import Advise, Trouble, fold_ranks, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.text.story import in_words, status_words
+from dispatcher.output.text.story import error_text, status_words
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -197,7 +197,7 @@ def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
     return f"killed by SIGKILL: {perhaps}out of memory ({where}{more})"
 
 
-def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+def fit_window(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     """``lines`` of a verdict with fewer of a rank's last lines, so that all fits a window."""
     at = head = next((n for n, line in enumerate(lines, 1) if line.endswith(_QUOTES)), len(lines))
     quoted = sum(1 for line in lines[head:] if line.startswith("    "))
@@ -214,7 +214,7 @@ def _message(cause: verdicts.RankFailed | verdicts.MpiAborted, errors: Sequence[
     """The reason from its output, if that includes its error file's; else its error file's."""
     filed = sanitize_text(cause.error.message) if cause.error is not None else ""
     own = own_error(cause, errors)
-    said = in_words(own) if own is not None and own.text else ""
+    said = error_text(own) if own is not None and own.text else ""
     return said if filed in said else filed
 
 

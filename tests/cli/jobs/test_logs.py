@@ -13,7 +13,7 @@ import pytest
 from dispatcher import cli
 from dispatcher.cli.jobs import attach as command
 from dispatcher.jobs import registry
-from dispatcher.output.files.rank_logs import stamp
+from dispatcher.output.files.rank_logs import time_stamp
 
 from ..conftest import OnRecord, full_disk
 
@@ -72,7 +72,9 @@ def test_lines_since_a_time(
     """A text with % is the time ten minutes ago, between the two lines."""
     now = time.time()
     written = [(now - 3600, "old"), (now - 60, "new")]
-    text = "".join(f"{stamp(at)} 0 out F {line}\n{stamp(at)} 1 out F no\n" for at, line in written)
+    text = "".join(
+        f"{time_stamp(at)} 0 out F {line}\n{time_stamp(at)} 1 out F no\n" for at, line in written
+    )
     (tmp_path / "merged.log").write_text(text)
     registry.conclude(on_record(logs=tmp_path), 0, [])
     at = time.gmtime if since.endswith(("Z", "+00:00")) else time.localtime

@@ -12,7 +12,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
-from dispatcher.output.files.hosts_left import HostsLeft, write
+from dispatcher.output.files.hosts_left import HostsLeft, write_hosts
 
 HEAD = "# hosts that failed, or were not started, by dispatch exec"
 
@@ -22,7 +22,7 @@ def test_each_line_of_a_list_says_why(tmp_path: Path) -> None:
     failure = Failure(Kind.UNREACHABLE, "no route  to it")
     outcomes: list[Outcome] = [Exited(0), Failed(failure), Exited(3), Killed("SEGV")]
     path = str(tmp_path / "failed")
-    write(path, hosts, dict(enumerate(outcomes)))
+    write_hosts(path, hosts, dict(enumerate(outcomes)))
     lines = (tmp_path / "failed").read_text().splitlines()
     assert lines[1].startswith("n2 user=me port=22  # unreachable: no route to it")
     assert lines[2] == "n3  # exit code 3"

@@ -13,7 +13,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import DispatchError
 from dispatcher.output.files import journal
-from dispatcher.output.files.journal import Journal, JournalState, append, read
+from dispatcher.output.files.journal import Journal, JournalState, append_entry, read
 
 ENTRIES = [
     Entry(1, 0.0, ev.NodeConnecting(0)), Entry(2, 0.5, ev.RankSpawned(0, 1, 77)),
@@ -28,7 +28,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         writing.event(entry)
     assert list(read(path)) == ENTRIES[:2]  # nothing waits in memory
     writing.close()
-    append(path, ENTRIES[2])
+    append_entry(path, ENTRIES[2])
     assert list(read(path)) == ENTRIES
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_bytes().count(b"\n") == 3
@@ -61,8 +61,8 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.Monk
         writing.event(ENTRIES[1])
         writing.close()
         with pytest.raises(OSError):
-            append(path, ENTRIES[2])
-    append(path, ENTRIES[2])  # there is room again
+            append_entry(path, ENTRIES[2])
+    append_entry(path, ENTRIES[2])  # there is room again
     assert list(read(path)) == [ENTRIES[0], ENTRIES[2]]
 
 
@@ -81,7 +81,7 @@ def test_what_is_added_later_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     for name in ("link", "absent"):
         with pytest.raises(OSError):
-            append(tmp_path / name, ENTRIES[0])
+            append_entry(tmp_path / name, ENTRIES[0])
     assert (tmp_path / "real").read_bytes() == b""
 
 

@@ -22,9 +22,9 @@ from dispatcher.output.terminal.footer import (
     MOST_BARS,
     RATE,
     Footer,
-    bar,
-    closing,
+    closing_panel,
     drawn,
+    progress_bar,
 )
 
 HOSTS = ["n1", "n2", "n3", "n4"]
@@ -118,7 +118,7 @@ def test_the_rate_is_of_the_last_seconds() -> None:
 
 @cases(("part", "full"), [(0.0, 0), (0.5, BAR // 2), (0.99, BAR - 1), (1.0, BAR)])
 def test_a_bar(part: float, full: int) -> None:
-    text = bar(part).plain
+    text = progress_bar(part).plain
     assert text.count("\N{BOX DRAWINGS HEAVY HORIZONTAL}") == full
     assert len(text) == BAR
 
@@ -132,7 +132,7 @@ def styles(line: bytes) -> dict[str, bytes]:
 @cases(("code", "colour"), [(0, b"32"), (3, b"31")])
 def test_the_end_is_as_wide_as_the_terminal_or_its_longest_line(code: int, colour: bytes) -> None:
     lines = ["error: x", "  hint: " + "y" * 50, "  note: z", "said error: no"]
-    found = closing(lines, exit_code=code, hosts=1, ranks=1, seconds=1.0, columns=40)
+    found = closing_panel(lines, exit_code=code, hosts=1, ranks=1, seconds=1.0, columns=40)
     plain = [re.sub(rb"\x1b\[[\d;]*m", b"", line).decode() for line in found]
     assert plain[1:-1] == lines  # neither wrapped nor cut
     assert plain[0].startswith(f"─── exit code {code} · 1 rank on 1 host, 0:00:01 ")
@@ -145,14 +145,14 @@ def test_the_end_is_as_wide_as_the_terminal_or_its_longest_line(code: int, colou
 
 
 def test_a_good_end_is_one_line() -> None:
-    (line,) = closing([], exit_code=0, hosts=2, ranks=8, seconds=3661, columns=80)
+    (line,) = closing_panel([], exit_code=0, hosts=2, ranks=8, seconds=3661, columns=80)
     assert "8 ranks on 2 hosts, 1:01:01" in line.decode()
     assert styles(line) == {"\N{CHECK MARK}": b"1;32"}
 
 
 def test_tabs_of_the_verdict_are_counted() -> None:
     last = "    " + "\t".join(f"col{n}" for n in range(12)) + "\tEND"
-    found = closing(["error: x", last], exit_code=1, hosts=1, ranks=1, seconds=3, columns=60)
+    found = closing_panel(["error: x", last], exit_code=1, hosts=1, ranks=1, seconds=3, columns=60)
     assert b"END" in found[2]
 
 
@@ -173,7 +173,7 @@ def test_what_is_drawn_is_counted_in_columns() -> None:
     footer = Footer(["漢字"])
     ((line, columns),) = drawn(footer.lines(picture(hosts={RUNNING: 1}, ranks={}), [], 80), 80)
     assert columns == len(re.sub(rb"\x1b\[[\d;]*m", b"", line).decode())
-    assert drawn([bar(0.5)], 80)[0][1] == BAR
+    assert drawn([progress_bar(0.5)], 80)[0][1] == BAR
 
 
 def test_what_is_grave_is_red() -> None:

@@ -9,7 +9,7 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.text.error_forms import MOST_TEXT, begin_at, cut
+from dispatcher.output.text.error_forms import MOST_TEXT, begin_at, one_line
 from dispatcher.output.text.last_error import LastError, last_error
 from dispatcher.output.text.story import Tail
 
@@ -127,7 +127,7 @@ def test_reading_begins_a_little_before_the_first_sign() -> None:
 
 
 def test_a_text_is_cut_at_a_sentence() -> None:
-    assert cut(" a  b\n", 9) == "a b"
-    assert cut("x" * 99, 20) == "x" * 18 + " \N{HORIZONTAL ELLIPSIS}"
+    assert one_line(" a  b\n", 9) == "a b"
+    assert one_line("x" * 99, 20) == "x" * 18 + " \N{HORIZONTAL ELLIPSIS}"
     long = "One sentence of a good length, which is more than a third of what is shown. "
-    assert cut(long + "y" * 200, 240) == long + "\N{HORIZONTAL ELLIPSIS}"
+    assert one_line(long + "y" * 200, 240) == long + "\N{HORIZONTAL ELLIPSIS}"

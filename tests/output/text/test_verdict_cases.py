@@ -20,7 +20,7 @@ from dispatcher.output.text.verdict_text import (
     N_TRACEBACK,
     advice_on,
     describe,
-    fitted,
+    fit_window,
     headline,
     history,
     last_words,
@@ -77,7 +77,7 @@ def test_out_of_memory_is_the_reason(hint: str, line: str) -> None:
 def test_the_cause_is_on_the_first_screen() -> None:
     lines = said(RankFailed(1, 3, 1), lambda rank: ("stderr", [f"{n:<100}" for n in range(20)]))
     for columns, rows, shown in ((80, 24, 8), (200, 24, 17), (200, 50, 20), (80, 5, LEAST_QUOTED)):
-        fit = fitted(lines, columns, rows)
+        fit = fit_window(lines, columns, rows)
         quoted = [line for line in fit if line.startswith("    ") and "left out" not in line]
         assert quoted == lines[2:][-shown:]
         assert fit[:2] == lines[:2]
@@ -85,7 +85,7 @@ def test_the_cause_is_on_the_first_screen() -> None:
         assert (f"    ({gone} lines left out for this window)" in fit) == bool(gone)
         height = sum(-(-len(line) // columns) for line in fit)
         assert height + BESIDE <= rows or shown == LEAST_QUOTED
-    assert fitted(["error: a", "    no quote"], 80, 3) == ["error: a", "    no quote"]
+    assert fit_window(["error: a", "    no quote"], 80, 3) == ["error: a", "    no quote"]
 
 
 @cases(
