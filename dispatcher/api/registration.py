@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -107,8 +109,13 @@ class JobRecord(Sink):
         self._phase = self._state.phase
         with contextlib.suppress(OSError):
             registry.note_phase(folder, self._phase)
-        if self._phase == "running" and self._started is not None:
+        if self._phase != "running":
+            return
+        if self._started is not None:
             self._started(self._state.world_size)
+        # only now, because the start has no time for it, and a restart may run other code
+        note = partial(registry.note_commit, folder)
+        threading.Thread(target=note, name="commit", daemon=True).start()
 
     def picture(self) -> Mapping[str, Any]:
         """The progress of the run, as plain values."""

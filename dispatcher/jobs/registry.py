@@ -4,6 +4,7 @@
         job.json, end.json                   what it is, its launcher; exit code and verdict
         room                                 what ``end.json`` needs of the disk, kept free for it
         control, phase.json                  the launcher's socket; what the run does now
+        commit.json                          the git commit of its folder as the ranks began
 
 Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
 there is no ``end.json``, the job is dead. So ``kill -9`` and a power cut need no cleaning. A
@@ -40,6 +41,9 @@ MOST_RECORDS = 100
 #: bytes of a record that are read at most; that the end may take on a disk that is full by then
 LARGEST = 8 << 20
 ROOM = 4096
+
+#: seconds for git to say which commit the folder has
+GIT = 1.0
 
 #: seconds from the end of a killed process's socket to its own
 DYING = 2.0
@@ -98,6 +102,7 @@ class Job(Value):
     """A job's record. ``folder``: of the record; ``logs``: None if it keeps none.
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached. name: the user's.
+    commit: git's, of its folder when its ranks last started; is_dirty: whether files had changed.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
     by_program: begun by a program that imports dispatcher; no terminal shows it.
     """
@@ -117,6 +122,8 @@ class Job(Value):
     doing: str = RUNNING
     by_program: bool = False
     name: str | None = None
+    commit: str | None = None
+    is_dirty: bool | None = None
 
     @property
     def state(self) -> str:
@@ -218,6 +225,38 @@ def note_phase(folder: Path, phase: str) -> None:
     except OSError:
         (folder / "phase.json").unlink(missing_ok=True)
         raise
+
+
+def note_commit(folder: Path) -> None:
+    """Write down the git commit of the current folder, if it has one, within ``GIT`` seconds.
+
+    The folder may be a stranger's: nothing runs that its own configuration names, so where that
+    has filters it stays unknown whether files have changed.
+    """
+    import subprocess
+
+    until = time.monotonic() + GIT
+    safe = ("--no-optional-locks", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
+    env = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # a missing object is not fetched
+
+    def git(*words: str, codes: tuple[int, ...] = (0,)) -> str:
+        done = subprocess.run(
+            ["git", *safe, *words], env=env, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=until - time.monotonic(), check=False,
+        )  # fmt: skip
+        if done.returncode not in codes:
+            raise ValueError("git refuses")
+        return done.stdout.decode("utf-8", "replace")
+
+    found: dict[str, Any] = {"commit": None, "dirty": None}  # in place of an earlier start's
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        found["commit"] = git("rev-parse", "--verify", "HEAD").strip()
+        filters = git("config", "--show-scope", "--get-regexp", r"^filter\.", codes=(0, 1))
+        if not any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
+            told = git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
+            found["dirty"] = bool(told)
+    with contextlib.suppress(OSError):
+        _write(folder / "commit.json", found)
 
 
 def note_program(folder: Path, program: Sequence[str]) -> None:
@@ -351,6 +390,7 @@ def _read(folder: Path) -> Job | None:
             doing=_doing(folder),
             by_program=bool(record.get("by_program")),
             name=record.get("name"),
+            **_commit(folder),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
@@ -363,6 +403,15 @@ def _doing(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return RUNNING  # there is no phase: an older dispatch, a full disk
     return phase if phase in PHASES else RUNNING
+
+
+def _commit(folder: Path) -> dict[str, Any]:
+    """The fields of a job that ``note_commit`` has found."""
+    try:
+        found = _load(folder / "commit.json")
+        return {"commit": found["commit"], "is_dirty": found["dirty"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
 
 
 def _load(path: Path) -> Any:

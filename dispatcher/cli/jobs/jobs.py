@@ -28,7 +28,9 @@ class ListedJob(Document):
     state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
     exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
     ended: seconds since 1970. logs: the folder of its files. name: as --name gave it. verdict:
-    dispatch's lines at the end.
+    dispatch's lines at the end. commit: of git, of the folder where it was started,
+    when its ranks last started. dirty: whether files that git knows differed from it. Both are null
+    if unknown.
     """
 
     schema = "job/1"
@@ -46,6 +48,8 @@ class ListedJob(Document):
     detached: bool
     name: str | None
     verdict: tuple[str, ...]
+    commit: str | None
+    dirty: bool | None
 
 
 class JobsOptions(Options):
@@ -105,6 +109,7 @@ def _listed(job: registry.Job) -> ListedJob:
         ended=None if job.end is None else job.end["ended"],
         logs=None if job.logs is None else str(job.logs), detached=job.detached, name=job.name,
         verdict=tuple(map(str, job.end["verdict"])) if job.end else (),
+        commit=job.commit, dirty=job.is_dirty,
     )  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         "hosts": "n[1-2]", "program": ["a", "b c"],
         "pid": job.launcher.pid, "node": job.node, "began": job.began,
         "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
-        "name": None, "verdict": [],
+        "name": None, "verdict": [], "commit": None, "dirty": None,
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)
