@@ -166,11 +166,15 @@ def test_a_job_by_its_name(
     monkeypatch.setenv("XDG_STATE_HOME", str(run.parent / "state"))
     for logs, id in ((run, "20260131-142501-k3f9x2"), (None, "20260131-142502-aaaaaa")):
         record = registry.enroll(
-            id, program=["a.py"], hosts=[], ranks=2, logs=logs, detached=False, reach={}
-        )
+            id, program=["a.py"], hosts=[], ranks=2, logs=logs, detached=False, reach={},
+            name=None if logs is None else "lr.1",
+        )  # fmt: skip
         registry.conclude(record, 3, [])
-    assert cli.main(["report", "k3f9", "-o", "-"]) == 0
-    assert "exit code 3" in capsys.readouterr().out
+    (run.parent / "lr.1").mkdir()
+    monkeypatch.chdir(run.parent)
+    for name, code in (("k3f9", 0), ("lr.1", 0), ("./lr.1", 2), ("lr.2", 2)):
+        assert cli.main(["report", name, "-o", "-"]) == code
+        assert ("exit code 3" in capsys.readouterr().out) == (code == 0)
     journal = run / "dispatch.jsonl"
     journal.write_bytes(journal.read_bytes()[:-9])  # as a full disk leaves it
     assert cli.main(["report", "k3f9", "-o", "-"]) == 0

@@ -192,6 +192,11 @@ def picture(
     return emulator.lines()
 
 
+def test_the_name_of_the_job_is_the_first_line() -> None:
+    lines, _ = WatchTable(["n0", "n1"], "lr-1").lines(Run().snapshot(), ViewState(), 60, 12)
+    assert lines[0].plain == "lr-1"
+
+
 def test_who_is_slow_stands_above_the_table() -> None:
     run = Run()
     run.slow = ("rank 1 on n0: 2.0x", "rank 3 on \x1b[Jn1: 1.6x")

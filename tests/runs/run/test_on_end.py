@@ -62,7 +62,7 @@ def told(folder: Path) -> list[str]:
 def test_when_it_is_run_and_what_it_is_told(
     desk: Desk, words: list[str], code: int, lines: list[str]
 ) -> None:
-    done = desk.run("--log-dir", "logs", "--on-end", TELL, *words)
+    done = desk.run("--log-dir", "logs", "--name", "lr-1", "--on-end", TELL, *words)
     assert done.returncode == code, done.stderr
     assert told(desk.folder) == lines
     events = [line.partition("|")[0] for line in lines]
@@ -77,6 +77,7 @@ def test_when_it_is_run_and_what_it_is_told(
         assert known["DISPATCH_LOG_DIR"] == str((desk.folder / "logs/latest").resolve())
         assert known["DISPATCH_LOG_DIR"].endswith(known["DISPATCH_JOB"])
         assert known["DISPATCH_PROGRAM"] == next(w for w in ("sh", "sleep", "true") if w in words)
+        assert known["DISPATCH_NAME"] == "lr-1"
         assert known["HOME"] == os.environ["HOME"]
         assert "DISPATCH_RUN_ID" not in known, "it would count as a leftover of the run"
 
