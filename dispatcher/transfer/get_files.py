@@ -35,7 +35,7 @@ from dispatcher.transport.base import Link
 
 
 @dataclass(frozen=True)
-class Group:
+class HostPaths:
     """``paths`` on the host, each with its name in the folder ``place`` here."""
 
     place: str
@@ -61,7 +61,7 @@ class Receiving(Arriving):
     damaged = "it came damaged"
 
     def __init__(
-        self, groups: Sequence[Group], *, limit: int, checksum: bool, resume: bool
+        self, groups: Sequence[HostPaths], *, limit: int, checksum: bool, resume: bool
     ) -> None:
         super().__init__(resume)
         self._limit = limit
@@ -231,7 +231,7 @@ class Fetching(CopyHandler):
     """Fetches from the hosts: ``plans[node]`` comes from ``node``, ``limit`` bytes at most."""
 
     def __init__(
-        self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool
+        self, plans: Sequence[tuple[HostPaths, ...]], *, limit: int, checksum: bool, resume: bool
     ) -> None:
         super().__init__("get", LARGEST_PIECE, [HostCopy() for _ in plans])
         self._plans = plans

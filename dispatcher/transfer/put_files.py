@@ -38,7 +38,7 @@ _CHUNK = 256 << 10
 LEFT = (STAGE, PART, STAGE_HERE)
 
 #: (destination, local paths)
-Group = tuple[str, tuple[str, ...]]
+DestPaths = tuple[str, tuple[str, ...]]
 
 
 class SharedDigest:
@@ -93,7 +93,7 @@ class Sources:
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[DestPaths],
         *,
         checksum: bool,
         ignore: Rules | None = None,
@@ -203,7 +203,7 @@ class Sources:
 
     def order(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[DestPaths],
         *,
         checksum: bool,
         resume: bool,
@@ -309,7 +309,7 @@ def branches_of(nodes: Sequence[int], branches: int) -> list[Branch]:
 
 
 def instructions(
-    branch: Branch, hosts: Sequence[Host], groups: Sequence[tuple[Group, ...]]
+    branch: Branch, hosts: Sequence[Host], groups: Sequence[tuple[DestPaths, ...]]
 ) -> dict[str, Any]:
     """The instructions for a head, beside its own order. hosts, groups: of all nodes."""
     return {
@@ -343,7 +343,7 @@ class Sending(CopyHandler):
 
     def __init__(
         self,
-        plans: Sequence[tuple[Sources, tuple[Group, ...]]],
+        plans: Sequence[tuple[Sources, tuple[DestPaths, ...]]],
         *,
         checksum: bool,
         resume: bool,
@@ -358,7 +358,7 @@ class Sending(CopyHandler):
         self._checksum = checksum
         self._resume = resume
         self._owner = owner
-        self._orders: dict[tuple[int, tuple[Group, ...]], bytes] = {}
+        self._orders: dict[tuple[int, tuple[DestPaths, ...]], bytes] = {}
         self._lock = threading.Lock()
 
     # -- one host ---------------------------------------------------------------------------

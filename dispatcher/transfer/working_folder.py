@@ -19,7 +19,7 @@ from dispatcher.model.names import size
 from dispatcher.remote.copy.disk import DEEPEST, KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.put_files import LEFT, SMALL, Group, Sources
+from dispatcher.transfer.put_files import LEFT, SMALL, DestPaths, Sources
 
 #: the ignore files of a folder, the last one decides
 IGNORE_FILES = (".gitignore", ".dispatchignore")
@@ -49,7 +49,7 @@ class WorkingFolder(Sources):
                 hint="cd into the folder of your code; files that .gitignore names are not sent",
             )
         names = (entry.path[2:] for entry in self.entries if entry.path.count("/") == 1)
-        self.groups: Sequence[Group] = [(self.groups[0][0], tuple(names))]
+        self.groups: Sequence[DestPaths] = [(self.groups[0][0], tuple(names))]
         self._spans = [(0, 0)] * len(self.entries)
         self._end = 0
 

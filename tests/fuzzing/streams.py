@@ -49,7 +49,7 @@ from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import Credit
 from dispatcher.transfer.dest_dir import BadArchive
-from dispatcher.transfer.get_files import Group, Receiving
+from dispatcher.transfer.get_files import HostPaths, Receiving
 from dispatcher.transfer.host_copy import Ended, HostCopy
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.tars import BLOCK, unpack
@@ -575,7 +575,7 @@ def receive(
     checksum: bool = False,
     resume: bool = True,
 ) -> None:
-    group = Group(inside, (("/x/a", "a"), ("/x/b", "b"), ("/y/*/[cd]*", "[cd]*")))
+    group = HostPaths(inside, (("/x/a", "a"), ("/x/b", "b"), ("/y/*/[cd]*", "[cd]*")))
     receiving = Receiving([group], limit=1 << 20, checksum=checksum, resume=resume)
     try:
         come = iter(frames)

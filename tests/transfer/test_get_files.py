@@ -24,7 +24,7 @@ from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.mux import HEADER, Malformed, frame
 from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
-from dispatcher.transfer.get_files import Fetching, Group, Receiving
+from dispatcher.transfer.get_files import Fetching, HostPaths, Receiving
 from dispatcher.transfer.host_copy import HostCopy
 
 LIMIT = 1 << 20
@@ -37,7 +37,7 @@ def fetch(
     folder: Path, said: bytes, cut: int = 100_000, paths: tuple[tuple[str, str], ...] = BOTH
 ) -> tuple[HostCopy, FarLink]:
     """What becomes of a host that says ``said``, asked for /x/a and /x/b, or ``paths``."""
-    group = Group(str(folder / "in" / "n1"), paths)
+    group = HostPaths(str(folder / "in" / "n1"), paths)
     fetching = Fetching([(group,)], limit=LIMIT, checksum=False, resume=True)
     wire = FarLink()
     fetching.start(0, wire)
@@ -377,7 +377,7 @@ def test_what_a_long_list_takes(tmp_path: Path) -> None:
             "more": True,
         }
 
-    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    group = HostPaths(str(tmp_path / "n1"), (("/a", "a"),))
     before = open_files()
     tracemalloc.start()
     one = Receiving([group], limit=1 << 60, checksum=False, resume=True)
@@ -399,7 +399,7 @@ def test_an_odd_name_is_a_name(tmp_path: Path) -> None:
 
 def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
     data = os.urandom(1 << 20)
-    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    group = HostPaths(str(tmp_path / "n1"), (("/a", "a"),))
     entry = file("a", len(data))
 
     def receiving(resume: bool = True) -> Receiving:
@@ -455,7 +455,7 @@ def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @cases("number", ["0123456789", "٣", "", "x", "2"])
 def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
-    groups = [Group(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")]
+    groups = [HostPaths(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")]
     receiving = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
     with contextlib.closing(receiving), pytest.raises(BadArchive, match="not asked for"):
         receiving.offer(offered(Entry(f"{number}/a", "f", 0o644, 1, 1)))
@@ -463,7 +463,7 @@ def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
 
 def test_places_of_many_ranks_are_open_one_by_one(tmp_path: Path) -> None:
     ranks = range(50)
-    groups = [Group(str(tmp_path / f"rank-{rank}"), BOTH) for rank in ranks]
+    groups = [HostPaths(str(tmp_path / f"rank-{rank}"), BOTH) for rank in ranks]
     tree = (("a", "d", 0), ("a/f", "f", 1), ("a/l", "l", 0), ("a/o", "o", 0), ("b", "f", 1))
     listed = [
         Entry(f"{rank}/{name}", kind, 0o755, size, 7 * 10**9, "f" if kind == "l" else "")
@@ -489,7 +489,7 @@ def test_places_of_many_ranks_are_open_one_by_one(tmp_path: Path) -> None:
 
 
 def test_a_list_that_goes_back_to_another_rank(tmp_path: Path) -> None:
-    groups = [Group(str(tmp_path / place), BOTH) for place in ("n1", "n2")]
+    groups = [HostPaths(str(tmp_path / place), BOTH) for place in ("n1", "n2")]
     one = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
     listed = [Entry(f"{rank}/a", "f", 0o644, 1, 1) for rank in (0, 1)]
     with contextlib.closing(one):

@@ -19,14 +19,14 @@ from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer.dest_dir import BadArchive
-from dispatcher.transfer.get_files import Fetching, Group, Receiving
+from dispatcher.transfer.get_files import Fetching, HostPaths, Receiving
 
 from .test_get_files import LIMIT, fetch, file, listing, offered, sent
 
 
 def fetching(folder: Path, *names: str, **how: Any) -> Fetching:
     """What gets /x/a from one host, into a group a name."""
-    groups = tuple(Group(str(folder / name), (("/x/a", "a"), ("/x/b", "b"))) for name in names)
+    groups = tuple(HostPaths(str(folder / name), (("/x/a", "a"), ("/x/b", "b"))) for name in names)
     limit, checksum = how.get("limit", LIMIT), how.get("checksum", False)
     return Fetching([groups], limit=limit, checksum=checksum, resume=how.get("resume", True))
 
@@ -75,7 +75,7 @@ class TestEqual:
     def same(self, tmp_path: Path, entry: Entry, *, checksum: bool = False) -> bool:
         """Whether the file is not asked for."""
         receiving = Receiving(
-            [Group(str(tmp_path), (("/a", "a"),))], limit=LIMIT, checksum=checksum, resume=True
+            [HostPaths(str(tmp_path), (("/a", "a"),))], limit=LIMIT, checksum=checksum, resume=True
         )
         receiving.offer(offered(entry))
         needed = receiving.needs()["need"]
@@ -113,7 +113,7 @@ class TestEqual:
 
 def big(tmp_path: Path, data: bytes) -> Receiving:
     entry = file("a", len(data))
-    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    group = HostPaths(str(tmp_path / "n1"), (("/a", "a"),))
     one = Receiving([group], limit=LIMIT, checksum=False, resume=True)
     one.offer(offered(entry))
     return one

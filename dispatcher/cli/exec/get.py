@@ -21,7 +21,7 @@ from dispatcher.model.errors import CannotCopy, MissingArgument, reason
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import has_wildcards, split
-from dispatcher.transfer.get_files import Fetching, Group
+from dispatcher.transfer.get_files import Fetching, HostPaths
 
 
 class GetOptions(CopyOptions, section="Files"):
@@ -73,7 +73,7 @@ def get(options: GetOptions) -> int:
     names = ExecPlan(hosts, ("get",)).names
     plans = [
         tuple(
-            Group(dest if own else os.path.join(dest, name), tuple(map(_named, paths)))
+            HostPaths(dest if own else os.path.join(dest, name), tuple(map(_named, paths)))
             for dest, paths in groups
         )
         for name, groups in zip(names, wanted, strict=True)
@@ -100,7 +100,7 @@ def get(options: GetOptions) -> int:
     return conclude(hosts, outcomes, fetching.copies, time.monotonic() - began, "fetched", options)
 
 
-def _deed(groups: Sequence[Group]) -> str:
+def _deed(groups: Sequence[HostPaths]) -> str:
     """The text of a dry run: the files to fetch from one host."""
     return "fetch " + ", ".join(
         f"{shlex.join(path for path, _ in group.paths)} into {shlex.quote(group.place)}"
@@ -127,7 +127,7 @@ def _named(path: str) -> tuple[str, str]:
     return there(path if bare == path else f"{bare}/"), base
 
 
-def _check_places(groups: Sequence[Group]) -> None:
+def _check_places(groups: Sequence[HostPaths]) -> None:
     """Raises: UsageError when two sources have the same local path."""
     for group in groups:
         names = [name for path, name in group.paths if not has_wildcards(path)]

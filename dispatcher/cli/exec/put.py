@@ -38,7 +38,7 @@ from dispatcher.transfer import put_files
 from dispatcher.transfer.dest_dir import MOST_TOLD, and_more
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.put_files import Group, Sending, Sources
+from dispatcher.transfer.put_files import DestPaths, Sending, Sources
 from dispatcher.transfer.tars import names_of
 
 #: parts of a list of hosts that may have such characters: ranges as [0-14/2], groups as @rack:*
@@ -129,7 +129,7 @@ def put(options: PutOptions) -> int:
         )
 
 
-def _deed(sent: Sources, groups: Sequence[Group]) -> str:
+def _deed(sent: Sources, groups: Sequence[DestPaths]) -> str:
     """The text of a dry run: the files that one host would get."""
     what = ", ".join(f"{shlex.join(paths)} to {shlex.quote(dest)}" for dest, paths in groups)
     ignored = f", less {sent.ignored} that --ignore names" if sent.ignored else ""
@@ -226,7 +226,7 @@ class Putting:
         self,
         options: PutOptions,
         hosts: Sequence[Host],
-        plans: Sequence[tuple[Sources, tuple[Group, ...]]],
+        plans: Sequence[tuple[Sources, tuple[DestPaths, ...]]],
         copies: Sequence[HostCopy],
     ) -> None:
         self._options = options

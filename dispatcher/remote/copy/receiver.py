@@ -51,7 +51,7 @@ def owner_of(text: str) -> tuple[int, int]:
     return uid, gid
 
 
-class Group(OpenFolder):
+class DestFolder(OpenFolder):
     """The folder where the ``names`` of one destination ``dest`` go; or one, by the name ``to``."""
 
     def __init__(self, dest: str, names: list[str], alone: bool) -> None:
@@ -119,7 +119,7 @@ class Receiver(Arriving):
         self._alone = alone
         self._fixed = fixed or alone
         _check(entries, groups)
-        self._groups = [Group(dest, names, alone) for dest, names in groups]
+        self._groups = [DestFolder(dest, names, alone) for dest, names in groups]
         self._entries = entries
         self._new: set[str] = set()  # folders to make, by their paths in the list
         self._about: dict[int, os.stat_result] = {}  # of the files that are equal but for the time
@@ -161,7 +161,7 @@ class Receiver(Arriving):
             return False
         return there is None or kind != FILE or not self._same(index, entry, there)
 
-    def _place(self, entry: Entry) -> tuple[Group, list[str]]:
+    def _place(self, entry: Entry) -> tuple[DestFolder, list[str]]:
         number, top, *rest = entry.path.split("/")
         group = self._groups[int(number)]
         return group, [group.to or top, *rest]
@@ -347,7 +347,7 @@ class Receiver(Arriving):
                 os.fchmod(place.enter(parts), mode)
             self._shut.clear()
 
-    def _name_tree(self, first: int, group: Group, parts: list[str]) -> int:
+    def _name_tree(self, first: int, group: DestFolder, parts: list[str]) -> int:
         """Make the new folder ``first``, with all in it, in the stage; then give it its name.
 
         If it cannot have that in one step, its files get theirs one by one. Returns the number of

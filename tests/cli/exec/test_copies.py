@@ -32,7 +32,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.output.exec.host_results import outcome_text
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.transfer.get_files import Group
+from dispatcher.transfer.get_files import HostPaths
 from dispatcher.transfer.host_copy import HostCopy
 
 from ..conftest import Terminal
@@ -83,12 +83,12 @@ def test_what_has_no_name_cannot_be_fetched(path: str) -> None:
 @cases(
     ("groups", "why"),
     [
-        ([Group("in/n1", (("/a/x", "x"), ("/b/x", "x")))], "two sources have the same"),
-        ([Group("in/n1", (("/a", "a"),)), Group("./in/n1", (("/a", "a"),))], "two hosts"),
-        ([Group("in/n1", (("/a", "a"),)), Group("in/n2", (("/a", "a"),))], ""),
+        ([HostPaths("in/n1", (("/a/x", "x"), ("/b/x", "x")))], "two sources have the same"),
+        ([HostPaths("in/n1", (("/a", "a"),)), HostPaths("./in/n1", (("/a", "a"),))], "two hosts"),
+        ([HostPaths("in/n1", (("/a", "a"),)), HostPaths("in/n2", (("/a", "a"),))], ""),
     ],
 )
-def test_two_things_never_lie_in_one_place(groups: list[Group], why: str) -> None:
+def test_two_things_never_lie_in_one_place(groups: list[HostPaths], why: str) -> None:
     if why:
         with pytest.raises(UsageError, match=why):
             get._check_places(groups)
