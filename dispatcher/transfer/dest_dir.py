@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.arriving import OpenFolder
-from dispatcher.remote.copy.disk import STAGE_HERE, asked_for, sweep
+from dispatcher.remote.copy.disk import STAGE_HERE, asked_for, sweep_stages
 
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64
@@ -44,7 +44,7 @@ class Place(OpenFolder):
     ) -> None:
         make_folders(path, 0o700)
         super().__init__(path, os.open(path, _FOLDER), STAGE_HERE)
-        sweep(self.root)
+        sweep_stages(self.root)
         self._names = names
         self._patterns = patterns
         self._within: list[tuple[list[str], int]] = []  # folders we are in, and their times

@@ -23,7 +23,7 @@ from dispatcher.model.names import plural, size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.arriving import Arriving
-from dispatcher.remote.copy.disk import Incoming, digest, has_wildcards, same_time, split
+from dispatcher.remote.copy.disk import Incoming, digest, has_wildcards, same_time, split_wildcards
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, Entry
 from dispatcher.remote.protocol.mux import Malformed
@@ -48,7 +48,7 @@ class HostPaths:
     @property
     def patterns(self) -> tuple[Sequence[str], ...]:
         """The parts of paths with wildcards that names may begin with."""
-        return tuple(split(path)[1] for path, _ in self.paths if has_wildcards(path))
+        return tuple(split_wildcards(path)[1] for path, _ in self.paths if has_wildcards(path))
 
 
 #: bytes of a list that are kept in memory; and all that it may have, on the disk

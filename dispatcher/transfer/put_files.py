@@ -22,13 +22,13 @@ from typing import Any, BinaryIO
 from dispatcher.bootstrap import payload, shell
 from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.model.host import Host
-from dispatcher.remote.copy.disk import PART, STAGE, STAGE_HERE, NotGiven, digest, give, scan
+from dispatcher.remote.copy.disk import PART, STAGE, STAGE_HERE, NotGiven, digest, file_frames, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import HEADER, Malformed, frame
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.tars import names_of, pack
+from dispatcher.transfer.tars import names_of, pack_tar
 from dispatcher.transport.base import Link, LinkClosed
 
 #: a file of at most so many bytes is kept as frames
@@ -177,7 +177,7 @@ class Sources:
             if entry.kind == copy_frames.FILE and entry.size > SMALL:
                 os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
             elif entry.kind == copy_frames.FILE:
-                for piece in give(path, entry.size):
+                for piece in file_frames(path, entry.size):
                     if HEADER.unpack_from(piece)[1] == copy_frames.BROKEN:
                         raise NotGiven(os.fsdecode(piece[HEADER.size :]))
                     self._run.write(piece)
@@ -214,7 +214,7 @@ class Sources:
         return copy_frames.message(
             {
                 "do": "put",
-                "list": copy_frames.columns(self.entries),
+                "list": copy_frames.entry_columns(self.entries),
                 "groups": [[dest, names_of(paths)] for dest, paths in groups],
                 "checksum": checksum,
                 "resume": resume,
@@ -243,7 +243,7 @@ class Sources:
                 if at == size:  # it was compared: it is not read once more
                     yield frame(0, copy_frames.START, bytes(8))
                     at = 0
-                yield from give(self._paths[index], size, at, seen, hasher=hasher)
+                yield from file_frames(self._paths[index], size, at, seen, hasher=hasher)
             else:
                 run = (start if run is None else run[0], end)
         if run is not None:
@@ -262,7 +262,7 @@ class Sources:
 
     def given(self, index: int) -> Iterator[bytes]:
         """The frames of the file ``index``, to keep or to check."""
-        for piece in give(self._paths[index], self.entries[index].size):
+        for piece in file_frames(self._paths[index], self.entries[index].size):
             self.n_read += len(piece)
             yield piece
 
@@ -274,7 +274,7 @@ class Sources:
         """All of the first group as a tar, for hosts without Python; made when first needed."""
         if self._tar is None:
             every = zip(self.entries, self._paths, strict=True)
-            self._tar = pack((entry, path) for entry, path in every if entry.path[:2] == "0/")
+            self._tar = pack_tar((entry, path) for entry, path in every if entry.path[:2] == "0/")
         return self._tar
 
 
@@ -304,7 +304,7 @@ def pays(hosts: int, size: int) -> bool:
 
 def branches_of(nodes: Sequence[int], branches: int) -> list[Branch]:
     """``nodes`` in at most ``branches`` branches."""
-    runs = copy_frames.split(nodes, branches)
+    runs = copy_frames.host_branches(nodes, branches)
     return [Branch(head, tuple(below), branches) for head, *below in runs]
 
 

@@ -34,7 +34,7 @@ def names_of(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def pack(entries: Iterable[tuple[Entry, str]]) -> BinaryIO:
+def pack_tar(entries: Iterable[tuple[Entry, str]]) -> BinaryIO:
     """A tar of ``entries``, each with its path here, in an unlinked file; without owners.
 
     Paths of entries are ``GROUP/NAME/...``. Raises: UsageError when one cannot be read.

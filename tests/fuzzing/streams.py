@@ -509,9 +509,9 @@ def only(name: str) -> None:
 
 @target(
     "get-near", "the files that a host sends",
-    copy_frames.message({"list": copy_frames.columns(ENTRIES)}) + sent(b"hello"),
-    copy_frames.message({"list": copy_frames.columns(ENTRIES[1:]), "more": True})
-    + copy_frames.message({"list": copy_frames.columns(ENTRIES[:1])}) + sent(b"hello"),
+    copy_frames.message({"list": copy_frames.entry_columns(ENTRIES)}) + sent(b"hello"),
+    copy_frames.message({"list": copy_frames.entry_columns(ENTRIES[1:]), "more": True})
+    + copy_frames.message({"list": copy_frames.entry_columns(ENTRIES[:1])}) + sent(b"hello"),
     own=(mux.Malformed, BadArchive, CannotCopy, OSError), long=False,
 )  # fmt: skip
 def get_near(data: bytes) -> None:
@@ -533,7 +533,7 @@ def get_lists(data: bytes) -> None:
                take.one(("", "a", "../a", "../../x", "b/..", "/etc", "b", take.text())))
         for _ in range(1 + take.below(6))
     ]  # fmt: skip
-    listed = copy_frames.columns(entries)
+    listed = copy_frames.entry_columns(entries)
     if take.chance(60):
         listed = take.changed(listed)
     inside, how = place("in"), take.below(8)
@@ -673,14 +673,14 @@ def put_near(data: bytes) -> None:
 @target(
     "put-far", "an order to take files, and the files, as a host reads them",
     copy_frames.message({
-        "do": "put", "list": copy_frames.columns(ENTRIES), "groups": [["in/", ["a", "b"]]],
+        "do": "put", "list": copy_frames.entry_columns(ENTRIES), "groups": [["in/", ["a", "b"]]],
         "checksum": False, "resume": True,
     }) + sent(b"hello"),
     copy_frames.message({
-        "list": copy_frames.columns(ENTRIES), "again": True, "there": False, "resume": True,
+        "list": copy_frames.entry_columns(ENTRIES), "again": True, "there": False, "resume": True,
     }) + mux.frame(0, copy_frames.DATA, b"he") + mux.frame(0, copy_frames.START, TWO)
     + mux.frame(0, copy_frames.DATA, b"llo") + mux.frame(0, copy_frames.END, HELLO),
-    copy_frames.message({"list": copy_frames.columns(LATER), "there": True, "checksum": True})
+    copy_frames.message({"list": copy_frames.entry_columns(LATER), "there": True, "checksum": True})
     + mux.frame(0, copy_frames.START, FIVE) + mux.frame(0, copy_frames.END, HELLO),
     own=(mux.Malformed, NotTaken, NotGiven, OSError), long=False,
 )  # fmt: skip

@@ -50,7 +50,7 @@ def fetch(
 
 def offered(*entries: Entry) -> dict[str, Any]:
     """A list in one piece."""
-    return {"list": copy_frames.columns(entries)}
+    return {"list": copy_frames.entry_columns(entries)}
 
 
 def listing(*entries: Entry) -> bytes:
@@ -314,11 +314,11 @@ def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Pat
         payload.PYTHON + copy_frames.message({"list": 7}),
         payload.PYTHON + copy_frames.message({"list": {}}),
         payload.PYTHON
-        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": ""}}),
+        + copy_frames.message({"list": {**copy_frames.entry_columns([file("a")]), "kinds": ""}}),
         payload.PYTHON
-        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "sizes": "x"}}),
+        + copy_frames.message({"list": {**copy_frames.entry_columns([file("a")]), "sizes": "x"}}),
         payload.PYTHON
-        + copy_frames.message({"list": {**copy_frames.columns([file("a")]), "kinds": 10**9}}),
+        + copy_frames.message({"list": {**copy_frames.entry_columns([file("a")]), "kinds": 10**9}}),
         payload.PYTHON + copy_frames.message({}),
     ],
 )

@@ -18,7 +18,7 @@ from dispatcher.model.errors import CannotCopy, UsageError
 from dispatcher.remote.copy.disk import scan
 from dispatcher.transfer import tars
 from dispatcher.transfer.dest_dir import SECOND, BadArchive
-from dispatcher.transfer.tars import Unpacked, pack, unpack
+from dispatcher.transfer.tars import Unpacked, pack_tar, unpack
 
 
 def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -160,7 +160,7 @@ def test_any_bytes(noise: bytes, at: int) -> None:
 class TestPack:
     def packed(self, *paths: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
         found = {}
-        with pack(one for path in paths for one in scan(str(path), f"0/{path.name}")) as file:
+        with pack_tar(one for path in paths for one in scan(str(path), f"0/{path.name}")) as file:
             file.seek(0)
             with tarfile.open(fileobj=file) as archive:
                 for one in archive:
@@ -190,7 +190,7 @@ class TestPack:
         (tmp_path / "f").write_text("as listed")
         listed = list(scan(str(tmp_path / "f"), "0/f"))
         (tmp_path / "f").write_text("as listed, and more")
-        with pack(listed) as packed:
+        with pack_tar(listed) as packed:
             packed.seek(0)
             with tarfile.open(fileobj=packed) as archive:
                 (member,) = archive
@@ -206,7 +206,7 @@ class TestPack:
         if now is not None:
             (tmp_path / "f").write_text(now)
         with pytest.raises(UsageError, match=f"^{tmp_path}/f: {why}"):
-            pack(listed)
+            pack_tar(listed)
 
 
 class TestBounds:

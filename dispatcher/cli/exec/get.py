@@ -20,7 +20,7 @@ from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, reason
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.remote.copy.disk import has_wildcards, split
+from dispatcher.remote.copy.disk import has_wildcards, split_wildcards
 from dispatcher.transfer.get_files import Fetching, HostPaths
 
 
@@ -119,7 +119,7 @@ def _named(path: str) -> tuple[str, str]:
         )
     if base in ("", ".", "..") or "\0" in path:
         raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
-    if has_wildcards(path) and ".." in split(path)[1]:
+    if has_wildcards(path) and ".." in split_wildcards(path)[1]:
         raise CannotCopy(
             f"get: {path!r}: .. may not follow a wildcard",
             hint="a match keeps its path from the first wildcard on",

@@ -109,7 +109,7 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
     waiting, size = [], 0
     for index in copy_frames.needed_of(answer):
         at, seen = starts.get(index, (0, ""))
-        for piece in disk.give(places[index], entries[index].size, at, seen):
+        for piece in disk.file_frames(places[index], entries[index].size, at, seen):
             waiting.append(piece)
             size += len(piece)
             if size >= copy_frames.CHUNK:
@@ -126,7 +126,7 @@ def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
         found = [(disk.at_home(path), name)]
         wild = disk.has_wildcards(path) and not os.path.lexists(found[0][0])
         if wild:
-            folder, parts = disk.split(path)
+            folder, parts = disk.split_wildcards(path)
             group = name.partition("/")[0]
             matches = disk.expand(disk.at_home(folder), parts)
             found = [(at, f"{group}/{inner}") for at, inner in matches]

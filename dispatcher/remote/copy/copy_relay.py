@@ -13,13 +13,13 @@ import subprocess
 import threading
 import time
 
-from dispatcher.remote.copy.disk import give
+from dispatcher.remote.copy.disk import file_frames
 from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
     MOST_SAID,
     frames,
+    host_branches,
     message,
     needed_of,
-    split,
     starts_of,
     value_of,
 )
@@ -53,7 +53,7 @@ class Relay:
         self._one = threading.Lock()  # one message at a time
         self._failed = False
         self._children = [
-            Child(self, branch) for branch in split(order["below"], order["branches"])
+            Child(self, branch) for branch in host_branches(order["below"], order["branches"])
         ]
 
     def start(self) -> None:
@@ -112,7 +112,7 @@ class Relay:
             def more(at: int, index: int = index) -> bool:
                 return self._wait(index, at + 1)
 
-            yield from give(path, size, at, seen, more)
+            yield from file_frames(path, size, at, seen, more)
 
 
 class Child:

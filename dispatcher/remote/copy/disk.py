@@ -272,7 +272,7 @@ def open_part(name: str, folder: int, *, make: bool) -> int | None:
     return None
 
 
-def sweep(folder: int) -> None:
+def sweep_stages(folder: int) -> None:
     """Remove our stages of dead copies, and our parts that no copy has used for long."""
     for name in os.listdir(folder):
         if not name.startswith((STAGE, PART, STAGE_HERE)):
@@ -401,7 +401,7 @@ class Incoming:
             view = view[os.write(self.fd, view) :]
 
 
-def give(
+def file_frames(
     path: str,
     size: int,
     start: int = 0,
@@ -477,7 +477,7 @@ def has_wildcards(path: str) -> bool:
     return any(char in path for char in "*?[")
 
 
-def split(path: str) -> tuple[str, list[str]]:
+def split_wildcards(path: str) -> tuple[str, list[str]]:
     """The folder before the first part with wildcards, and all parts from that on."""
     parts = path.split("/")
     first = next(at for at, part in enumerate(parts) if has_wildcards(part))

@@ -60,7 +60,7 @@ class DestFolder(OpenFolder):
         folder, self.to = (dest, "") if is_folder else os.path.split(dest)
         root = disk.open_way(folder or ".", alone=alone)
         super().__init__(folder.rstrip("/") or folder[:1], root, disk.STAGE)
-        disk.sweep(root)
+        disk.sweep_stages(root)
 
 
 def _check(entries: list[Entry], groups: list[Any]) -> None:

@@ -94,7 +94,7 @@ class Entry:
         self.more = more
 
 
-def columns(entries: Iterable[Entry]) -> dict[str, Any]:
+def entry_columns(entries: Iterable[Entry]) -> dict[str, Any]:
     """``entries`` as a value; by columns, which split and convert at the speed of C."""
     entries = list(entries)
     return {
@@ -113,15 +113,15 @@ def pieces(entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
     text = 0
     for entry in entries:
         if len(held) == _ENTRIES or text >= _TEXT:
-            yield {"list": columns(held), "more": True}
+            yield {"list": entry_columns(held), "more": True}
             held, text = [], 0
         held.append(entry)
         text += len(entry.path) + len(entry.more)
-    yield {"list": columns(held), "more": False}
+    yield {"list": entry_columns(held), "more": False}
 
 
 def rows(value: dict[str, Any]) -> list[Entry]:
-    """The entries in what ``columns`` made. Raises: Malformed."""
+    """The entries in what ``entry_columns`` made. Raises: Malformed."""
     try:
         paths = _split(value["paths"])
         counts = [numbers_of(value[name]) for name in ("modes", "sizes", "mtimes")]
@@ -167,7 +167,7 @@ def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
     return {index: (size, known) for index, size, known in zip(pairs[::2], pairs[1::2], seen)}
 
 
-def split(hosts: Sequence[T], branches: int) -> list[list[T]]:
+def host_branches(hosts: Sequence[T], branches: int) -> list[list[T]]:
     """``hosts`` in at most ``branches`` runs of about one length; the first of each is its head."""
     count = min(branches, len(hosts))
     cuts = [len(hosts) * i // count for i in range(count + 1)] if count else []

@@ -13,7 +13,7 @@ from functools import cached_property
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import parse_count
-from dispatcher.remote.protocol.copy_frames import split
+from dispatcher.remote.protocol.copy_frames import host_branches
 
 #: the value of ``--fanout-tree`` without a number
 AUTO = "auto"
@@ -63,7 +63,7 @@ def plan_tree(count: int, branches: int | None = None) -> Topology:
     parents: list[int | None] = [None] * count
 
     def cut(hosts: Sequence[int], parent: int | None) -> None:
-        for head, *rest in split(hosts, width):
+        for head, *rest in host_branches(hosts, width):
             parents[head] = parent
             cut(rest, head)
 

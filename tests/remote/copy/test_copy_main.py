@@ -21,7 +21,7 @@ from dispatcher.remote.protocol.copy_frames import (
     DATA,
     END,
     START,
-    columns,
+    entry_columns,
     frames,
     message,
     rows,
@@ -129,7 +129,7 @@ def test_what_is_sent_is_put_in_its_place(tmp_path: Path) -> None:
     group = (f"{dest}/", (str(source),))
     sources = Sources([group], checksum=False)
     order = {
-        "do": "put", "list": columns(sources.entries), "groups": [[f"{dest}/", ["a"]]],
+        "do": "put", "list": entry_columns(sources.entries), "groups": [[f"{dest}/", ["a"]]],
         "checksum": False, "resume": True,
     }  # fmt: skip
     needed, starts = needs_of({"need": b"\1", "start": "", "seen": ""}, sources.entries)
@@ -187,8 +187,8 @@ class Put:
         self.dest = f"{dest}/"
         self.sources = Sources([(self.dest, (str(source),))], checksum=False)
         self.order = {
-            "do": "put", "list": columns(self.sources.entries), "checksum": False, "resume": True,
-            "groups": [[self.dest, [source.name]]], **more,
+            "do": "put", "list": entry_columns(self.sources.entries), "checksum": False,
+            "resume": True, "groups": [[self.dest, [source.name]]], **more,
         }  # fmt: skip
 
     def said(self) -> list[bytes]:
@@ -275,7 +275,7 @@ def test_an_inner_host_serves_those_below_it_and_then_reports(big: Path, tmp_pat
     }  # fmt: skip
     put = Put(big, tmp_path / "dest", **more)
     put.sources.add_digests()
-    put.order["list"] = columns(put.sources.entries)
+    put.order["list"] = entry_columns(put.sources.entries)
     code, heard = put.spoken(*put.said(), tree=True)
     assert code == 0
     first, *others, last = heard

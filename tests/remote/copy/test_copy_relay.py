@@ -20,7 +20,7 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.remote.copy import copy_relay
 from dispatcher.remote.copy.copy_relay import Child, Relay
 from dispatcher.remote.copy.receiver import Receiver
-from dispatcher.remote.protocol.copy_frames import columns, frames, message, rows
+from dispatcher.remote.protocol.copy_frames import entry_columns, frames, message, rows
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.transfer.put_files import Sources, needs_of
 
@@ -105,7 +105,7 @@ class Root:
         self.sources.add_digests()
         groups = [[[f"{dest}/", ["tree"]]] for dest in self.dests]
         below = [[node, REAL, groups[node]] for node in range(1, hosts)]
-        listed = columns(self.sources.entries)
+        listed = entry_columns(self.sources.entries)
         self.told: list[dict[str, Any]] = []
         self.receiver = Receiver(rows(listed), groups[0], checksum=False, resume=True)
         full = order(below, branches, list=listed, groups=groups[0])

@@ -23,12 +23,12 @@ from dispatcher.remote.copy.disk import (
     NotGiven,
     at_home,
     digest,
-    give,
+    file_frames,
     locked,
     open_part,
     same_file,
     scan,
-    sweep,
+    sweep_stages,
 )
 from dispatcher.remote.protocol.copy_frames import BROKEN, CHUNK, DATA, END, HOLE, START, frames
 
@@ -45,7 +45,7 @@ def given(
     """What ``give`` sends; until: bytes of a file that grows, after which no more will come."""
     come = frames(1 << 20)
     more = None if until is None else lambda at: at < until
-    pieces = give(str(path), size, start, seen, more)
+    pieces = file_frames(str(path), size, start, seen, more)
     return [(kind, body) for piece in pieces for _, kind, body in come.feed(piece)]
 
 
@@ -134,7 +134,7 @@ class TestGive:
         path.write_bytes(bytes(2 * CHUNK))
         os.utime(path, (1, 1))
         more = (lambda at: True) if change == "coming" else None
-        pieces = give(str(path), 2 * CHUNK, more=more)
+        pieces = file_frames(str(path), 2 * CHUNK, more=more)
         first = next(pieces)
         if change == "cut":
             os.truncate(path, at)
@@ -171,7 +171,7 @@ class TestGive:
         before = open_files()
         for size in (3 * CHUNK, 1):
             given(tmp_path / "f", size)
-        pieces = give(str(tmp_path / "f"), 3 * CHUNK)
+        pieces = file_frames(str(tmp_path / "f"), 3 * CHUNK)
         next(pieces)
         pieces.close()  # type: ignore[attr-defined]
         assert not open_files() - before
@@ -319,7 +319,7 @@ class TestSweep:
         (tmp_path / "other").touch()
         self.aged(path, age)
         here = os.open(tmp_path, os.O_RDONLY)
-        sweep(here)
+        sweep_stages(here)
         os.close(here)
         assert path.exists() is not goes
         assert (tmp_path / "other").exists()
@@ -331,7 +331,7 @@ class TestSweep:
         fd = os.open(tmp_path / (STAGE + "1"), disk.FOR_READING)
         assert locked(fd)
         before = open_files()
-        sweep(here)
+        sweep_stages(here)
         assert os.listdir(tmp_path) == [STAGE + "1"]
         assert not open_files() - before
         os.close(fd)
@@ -345,7 +345,7 @@ class TestSweep:
         self.aged(path, STALE + 30)
         monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
         before = names(tmp_path)
-        sweep(here)
+        sweep_stages(here)
         assert names(tmp_path) == before
 
     def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
@@ -365,7 +365,7 @@ class TestSweep:
             return really(at)
 
         monkeypatch.setattr(os, "listdir", exchanged)
-        sweep(here)
+        sweep_stages(here)
         assert inner.is_symlink()
         assert names(tmp_path / "kept") == ["f"]
 
@@ -373,7 +373,7 @@ class TestSweep:
         (tmp_path / "real").mkdir()
         self.aged(tmp_path / "real", STALE + 30)
         (tmp_path / (STAGE + "1")).symlink_to("real")
-        sweep(here)
+        sweep_stages(here)
         assert names(tmp_path) == [STAGE + "1", "real"]
 
 
@@ -381,7 +381,7 @@ class TestSweep:
 @pytest.mark.parametrize(
     ("use", "comes"),
     [
-        (lambda fifo: sweep(os.open(fifo.parent, os.O_RDONLY)), None),
+        (lambda fifo: sweep_stages(os.open(fifo.parent, os.O_RDONLY)), None),
         (lambda fifo: digest(str(fifo)), sha(b"").hex()),
         (lambda fifo: [kind for kind, _ in given(fifo, 1)], [BROKEN]),
     ],

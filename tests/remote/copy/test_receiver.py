@@ -16,7 +16,7 @@ from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.arriving import WORTH
 from dispatcher.remote.copy.disk import DEEPEST, PART, STAGE, NotTaken, same_time
 from dispatcher.remote.copy.receiver import Receiver
-from dispatcher.remote.protocol.copy_frames import CHUNK, DATA, columns, frames, rows
+from dispatcher.remote.protocol.copy_frames import CHUNK, DATA, entry_columns, frames, rows
 from dispatcher.transfer.put_files import Sources, needs_of
 
 BIG = random.Random(1).randbytes(3 * WORTH)
@@ -31,7 +31,7 @@ class Copy:
         )
         groups = [[str(dest), [path.name for path in paths]]]
         self.receiver = Receiver(
-            rows(columns(self.sources.entries)), groups,
+            rows(entry_columns(self.sources.entries)), groups,
             checksum=how.get("checksum", False), resume=how.get("resume", True),
         )  # fmt: skip
 

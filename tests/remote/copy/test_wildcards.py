@@ -11,7 +11,7 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.copy.disk import asked_for, expand, has_wildcards, matches, split
+from dispatcher.remote.copy.disk import asked_for, expand, has_wildcards, matches, split_wildcards
 
 TREE = (
     "a/log",
@@ -47,7 +47,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )  # fmt: skip
 def test_where_the_wildcards_begin(path: str, folder: str, parts: list[str]) -> None:
     assert has_wildcards(path)
-    assert split(path) == (folder, parts)
+    assert split_wildcards(path) == (folder, parts)
 
 
 @cases(
@@ -61,7 +61,7 @@ def test_where_the_wildcards_begin(path: str, folder: str, parts: list[str]) -> 
     ],
 )  # fmt: skip
 def test_what_they_stand_for(tree: Path, pattern: str, found: str) -> None:
-    folder, parts = split(f"{tree}/{pattern}")
+    folder, parts = split_wildcards(f"{tree}/{pattern}")
     listed = list(expand(folder, parts))
     fixed = len(os.path.relpath(folder, tree) + "/") if folder != str(tree) else 0
     assert [path for _, path in listed] == [path[fixed:] for path in found.split()]

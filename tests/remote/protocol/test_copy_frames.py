@@ -18,13 +18,13 @@ from dispatcher.remote.protocol.copy_frames import (
     MOST_SAID,
     VALUE,
     Entry,
-    columns,
+    entry_columns,
     frames,
+    host_branches,
     numbers,
     numbers_of,
     pieces,
     rows,
-    split,
     starts_of,
     value_of,
 )
@@ -76,7 +76,7 @@ def test_what_an_answer_of_a_megabyte_takes(how: dict[str, Any]) -> None:
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
 def test_branches_are_runs_of_nearly_equal_length(hosts: list[int], branches: int) -> None:
-    found = split(hosts, branches)
+    found = host_branches(hosts, branches)
     assert [host for branch in found for host in branch] == hosts
     assert len(found) == min(branches, len(hosts))
     sizes = [len(branch) for branch in found]
@@ -109,9 +109,9 @@ def test_a_list_comes_in_pieces_of_some_size(count: int, length: int, sizes: lis
 
 
 def test_a_list_is_its_columns() -> None:
-    assert columns(iter(ONE)) == LISTED
+    assert entry_columns(iter(ONE)) == LISTED
     assert fields(rows(LISTED)) == fields(ONE)
-    assert rows(columns([])) == []
+    assert rows(entry_columns([])) == []
 
 
 @cases("name", LISTED)
@@ -139,5 +139,5 @@ def test_values_have_a_limit_of_their_own() -> None:
 
 
 def test_an_empty_tree_has_no_branches() -> None:
-    assert split([], 3) == []
-    assert split([1, 2, 3, 4, 5, 6, 7], 3) == [[1, 2], [3, 4], [5, 6, 7]]
+    assert host_branches([], 3) == []
+    assert host_branches([1, 2, 3, 4, 5, 6, 7], 3) == [[1, 2], [3, 4], [5, 6, 7]]

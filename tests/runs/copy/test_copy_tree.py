@@ -12,7 +12,7 @@ import promises
 import pytest
 from rig import Cluster
 
-from dispatcher.remote.protocol.copy_frames import split
+from dispatcher.remote.protocol.copy_frames import host_branches
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 THERE = "/tmp/by-tree"
@@ -31,7 +31,7 @@ rig = pytest.mark.usefixtures("_swept")
     ],
 )
 def test_branches_are_of_nearly_equal_length(hosts: int, branches: int, runs: list[str]) -> None:
-    assert split(list(range(hosts)), branches) == [[int(n) for n in run] for run in runs]
+    assert host_branches(list(range(hosts)), branches) == [[int(n) for n in run] for run in runs]
 
 
 @pytest.fixture
