@@ -34,7 +34,7 @@ MOST = 64 << 10
 
 
 @dataclass(frozen=True)
-class Probe:
+class PairProbe:
     """The limits and the number of ranks of a pair's job.
 
     start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for the rest.
@@ -49,7 +49,7 @@ class Probe:
 
 
 #: torch is large and may be on a shared disk; NCCL builds its rings before the first byte
-PROBES = {"nccl": Probe(90.0, 60.0, 20.0, every_gpu=True), "gloo": Probe(90.0, 20.0, 20.0)}
+PROBES = {"nccl": PairProbe(90.0, 60.0, 20.0, every_gpu=True), "gloo": PairProbe(90.0, 20.0, 20.0)}
 
 
 class RankPairs:

@@ -34,7 +34,7 @@ from dispatcher.output.terminal.screen import LineFormat, Screen
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.runner.run.orders import start_order
-from dispatcher.transport.tree.topology import Topology, plan_tree
+from dispatcher.transport.tree.topology import HostTree, plan_tree
 from simulation.hosts import Agent
 from simulation.model import Model, drawn
 from simulation.ways import Tree
@@ -197,7 +197,7 @@ def simulated(
     folder: Path,
     *,
     plan: JobPlan | None = None,
-    tree: Topology | None = None,
+    tree: HostTree | None = None,
 ) -> Outcome:
     """A run of ``ranks`` ranks on each of ``hosts`` hosts; its files are left in ``folder``.
 

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dispatcher.transport.tree.topology import Topology
+from dispatcher.transport.tree.topology import HostTree
 
 if TYPE_CHECKING:
     from simulation.world import World
@@ -48,7 +48,7 @@ class Flat:
 class Tree:
     """Hosts by their numbers in ``topology``; others (spares) are connected from here."""
 
-    def __init__(self, world: World, topology: Topology) -> None:
+    def __init__(self, world: World, topology: HostTree) -> None:
         self._world = world
         self._topology = topology
         self._flat = Flat(world)

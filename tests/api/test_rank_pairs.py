@@ -232,7 +232,7 @@ def test_hosts_that_cannot_take_part_spoil_nobody_else(jobs: Jobs, played: RankP
 def test_a_job_that_does_not_end_is_killed(
     jobs: Jobs, played: RankPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(played, "_probe", rank_pairs.Probe(0.1, 0.1, 1.0))
+    monkeypatch.setattr(played, "_probe", rank_pairs.PairProbe(0.1, 0.1, 1.0))
     monkeypatch.setattr(played, "_connect", 0.1)
     jobs.waits = {(0, 1)}
     began = time.monotonic()

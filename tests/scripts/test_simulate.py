@@ -19,7 +19,7 @@ from simulation.cases import Outcome, Script, simulated
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
 from dispatcher.runner.run.reports import PATIENCE
-from dispatcher.transport.tree.topology import FEWEST, Topology, plan_tree
+from dispatcher.transport.tree.topology import FEWEST, HostTree, plan_tree
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate"
 LIMITS = Limits()
@@ -34,7 +34,7 @@ def simulate(tmp_path: Path) -> Simulate:
         hosts: int = 8,
         seed: int = 1,
         ranks: int = 2,
-        tree: Topology | None = None,
+        tree: HostTree | None = None,
         **fields: Any,
     ) -> Outcome:
         folder = tmp_path / f"run{len([*tmp_path.iterdir()])}"
@@ -125,7 +125,7 @@ def test_what_a_barrier_sends_is_all_keys_to_every_host(simulate: Simulate) -> N
 def test_a_tree_is_up_sooner_where_hosts_are_many(simulate: Simulate) -> None:
     """A few near hosts pay for the relay; each more costs the launcher less. So few get no tree."""
 
-    def up(hosts: int, tree: Topology | None = None) -> float:
+    def up(hosts: int, tree: HostTree | None = None) -> float:
         made = simulate("end", hosts=hosts, ranks=1, tree=tree)
         assert made.report.ok
         return made.up[0]

@@ -27,7 +27,7 @@ from dispatcher.transport.pool.pool_transport import PoolTransport
 from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 from dispatcher.transport.process.openssh import SshTransport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
-from dispatcher.transport.tree.topology import Topology
+from dispatcher.transport.tree.topology import HostTree
 from dispatcher.transport.tree.tree_transport import TreeTransport
 
 from .sshd import Sshd, start_sshd
@@ -205,7 +205,7 @@ def tree_to(sshd: Sshd) -> TreeTransport:
     config = sshd.config("head leaf")
     transport = TreeTransport(
         [Target("head"), Target("leaf")],
-        Topology((None, 0)),
+        HostTree((None, 0)),
         ParamikoTransport(config=config),
         command=payload.command(),
         config=config,

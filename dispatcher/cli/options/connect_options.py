@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dispatcher.model import formats
     from dispatcher.plan.exec_plan import ExecLimits
     from dispatcher.transport.ssh_auth.passwords import Passwords
-    from dispatcher.transport.tree.topology import Topology
+    from dispatcher.transport.tree.topology import HostTree
 
 
 def keep_seconds(options: LoginOptions) -> float | None:
@@ -85,7 +85,7 @@ class Fanout(Value):
     """The hosts of a tree and the host that opens each, by index. run_id: for the relays."""
 
     hosts: tuple[Host, ...]
-    topology: Topology
+    topology: HostTree
     ssh_config: str | None = None
     python: str | None = None
     run_id: str | None = None

@@ -218,7 +218,7 @@ class MpiManager:
                 event, index, self._hosts, self._ranks.load(), self._ranks.n_spawned, self._using,
                 most,
             )  # fmt: skip
-        except spawn_placement.Refused as refused:
+        except spawn_placement.NotSpawned as refused:
             self._n_refused[event.node] += 1
             if self._n_refused[event.node] > MOST_TOLD:
                 return [_answer(event, REFUSED)]

@@ -31,7 +31,7 @@ HOSTS = frozenset({b"host", b"hosts"})
 REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"})
 
 
-class Refused(ValueError):
+class NotSpawned(ValueError):
     """This world is refused; the text is the reason, with the names of ``nodes`` in its middle.
 
     ``str`` joins the names, because that takes 7 ms for a thousand hosts.
@@ -76,7 +76,7 @@ class Hosts:
         for name in dict.fromkeys(map(str.strip, words)):  # a report has room for 300,000
             if name not in self._called:
                 why = f"{name[:80] or 'no name'}: not a host of this job, which has "
-                raise Refused(why, self.nodes)
+                raise NotSpawned(why, self.nodes)
             found.update({node.index: node for node in self._called[name]})
         return tuple(found.values())
 
@@ -89,11 +89,11 @@ class Hosts:
         """
         selected = [node for node in named if using is None or node.index in using]
         if not selected:
-            raise Refused("no rank on ", named, " uses MPI")
+            raise NotSpawned("no rank on ", named, " uses MPI")
         if asker.host.name not in LOCAL_NAMES:
             selected = [n for n in selected if n.index == asker.index or not self._is_here(n)]
         if not selected:
-            raise Refused("another host may start nothing on this machine")
+            raise NotSpawned("another host may start nothing on this machine")
         return selected
 
     def _is_here(self, node: NodePlan) -> bool:
@@ -117,29 +117,29 @@ def place(
     """
     wanted = sum(segment.nprocs for segment in event.segments)
     if index > placement.MOST_WORLDS:
-        raise Refused(f"this job has spawned {placement.MOST_WORLDS} times, which is the most")
+        raise NotSpawned(f"this job has spawned {placement.MOST_WORLDS} times, which is the most")
     if wanted + spawned > placement.MOST_SPAWNED:
         living = f" and {spawned} live" if spawned else ""
-        raise Refused(
+        raise NotSpawned(
             f"{wanted} processes wanted{living}: at most {placement.MOST_SPAWNED} at the same time"
         )
     if wanted > most:
         asked = plural(wanted, "process", "processes")
         host = hosts.nodes[event.node].host.name
-        raise Refused(
+        raise NotSpawned(
             f"{asked} wanted: {host} has spawned {SPAWNED_AT_ONCE}, and may one more each second"
         )
     if min((segment.nprocs for segment in event.segments), default=0) < 1:
-        raise Refused("0 processes wanted")
+        raise NotSpawned("0 processes wanted")
     words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
     words += sum(len(text) * s.nprocs for s in event.segments for _, text in s.info)
     if words > MOST_WORDS:
-        raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
+        raise NotSpawned(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
     taken = Counter(load)
     rooms: dict[bytes | None, _Room] = {}  # names of hosts -> what is free there
     for segment in event.segments:
         if not segment.argv or not segment.argv[0]:
-            raise Refused("no program is named")
+            raise NotSpawned("no program is named")
         text = _hosts_of(segment)
         if text not in rooms:
             named = hosts.nodes if text is None else hosts.named(text)
@@ -154,7 +154,7 @@ def _hosts_of(segment: Segment) -> bytes | None:
     found = None
     for key, text in segment.info:
         if key in REFUSED:
-            raise Refused(f"the info key {key.decode()} is not supported, use host")
+            raise NotSpawned(f"the info key {key.decode()} is not supported, use host")
         if key in HOSTS:
             found = text
     return found
@@ -221,7 +221,7 @@ class _Room:
         if left:
             asked = plural(wanted, "process", "processes")
             most = f" take {wanted - left} more (max_slots)"
-            raise Refused(f"{asked} wanted: ", self._nodes, most)
+            raise NotSpawned(f"{asked} wanted: ", self._nodes, most)
         return [node for one in sorted(given) for node in [self._nodes[one[1]].index] * given[one]]
 
     def _give(self, given: Counter[tuple[int, int]], one: tuple[int, int], count: int) -> None:

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Tuple
 
-    from dispatcher.remote.pmi.pmi_spawn import Request
+    from dispatcher.remote.pmi.pmi_spawn import SpawnRequest
 
     Action = Tuple[Any, ...]
     Fields = Dict[bytes, bytes]
@@ -44,7 +44,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.buffer = b""
-        self.spawn: Request | None = None  # being read
+        self.spawn: SpawnRequest | None = None  # being read
         self.n_inits = 0
         self.inside = False  # between init and finalize
         self.asked = False  # the launcher owes it an answer
@@ -193,9 +193,9 @@ class Server:
         if peer.spawn is not None:
             return self._spawn_line(rank, peer, line)
         if line == b"mcmd=spawn" and not peer.asked:
-            from dispatcher.remote.pmi.pmi_spawn import Request
+            from dispatcher.remote.pmi.pmi_spawn import SpawnRequest
 
-            peer.spawn = Request()
+            peer.spawn = SpawnRequest()
             return []
         values: dict[bytes, list[bytes]] = {}
         words: list[bytes] = []

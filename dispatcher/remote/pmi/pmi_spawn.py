@@ -27,7 +27,7 @@ NAMES = (
 NUMBERED = (b"arg", b"preput_key_", b"preput_val_", b"info_key_", b"info_val_")
 
 
-class Request:
+class SpawnRequest:
     """One spawn request; ``feed`` takes its lines, from behind the first ``mcmd=spawn``."""
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import (
     CERT,
     PLAIN,
-    Entry,
     KnownHosts,
+    KnownKey,
     Reader,
     authority_of,
     certified_key,
@@ -146,7 +146,7 @@ class HostKeyCheck:
         authorities = (*self._known.authorities, *self._portless.authorities)
         self._authorities = tuple(entry.blob for entry in authorities)
         self._address = ""
-        self._of_address: tuple[Entry, ...] = ()
+        self._of_address: tuple[KnownKey, ...] = ()
         # as in ssh, many names may lead to this machine's own address
         if config.check_address and address and not address.startswith(("127.", "::1")):
             self._address = lookup_name(address, config.port)
@@ -251,7 +251,7 @@ class HostKeyCheck:
         lines = dict.fromkeys((*self._known.damaged, *self._portless.damaged))
         return f" ({'; '.join(list(lines)[:3])})" if lines else ""
 
-    def _changed(self, blob: bytes, kind: str, name: str, on_file: Entry) -> Failure:
+    def _changed(self, blob: bytes, kind: str, name: str, on_file: KnownKey) -> Failure:
         file = on_file.place.rpartition(":")[0]
         return Failure(
             Kind.HOST_KEY_CHANGED,
@@ -261,7 +261,7 @@ class HostKeyCheck:
             "  # if you know why the key changed",
         )
 
-    def _revoked(self, entry: Entry, certified: bool, key: bytes) -> Failure:
+    def _revoked(self, entry: KnownKey, certified: bool, key: bytes) -> Failure:
         revoked = plain_key(entry.blob)
         whose = "it shows"
         if certified:

@@ -160,7 +160,7 @@ _sha1 = functools.partial(hashlib.sha1, usedforsecurity=False)  # the file forma
 
 
 @dataclass(frozen=True)
-class Entry:
+class KnownKey:
     """One line: a key, its purpose (its marker), and its place in the file."""
 
     marker: str  # "", "@revoked" or "@cert-authority"
@@ -188,9 +188,9 @@ class Entry:
 class KeysOf:
     """All entries of the files about one host."""
 
-    keys: tuple[Entry, ...] = ()
-    authorities: tuple[Entry, ...] = ()
-    revoked: tuple[Entry, ...] = ()
+    keys: tuple[KnownKey, ...] = ()
+    authorities: tuple[KnownKey, ...] = ()
+    revoked: tuple[KnownKey, ...] = ()
     damaged: tuple[str, ...] = ()  # lines that name the host and cannot be read
 
 
@@ -206,11 +206,11 @@ class KnownHosts:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._lock = threading.Lock()
-        self._plain: dict[str, list[Entry]] = {}
+        self._plain: dict[str, list[KnownKey]] = {}
         self._learned: set[str] = set()
-        self._patterns: list[tuple[str, Entry]] = []
+        self._patterns: list[tuple[str, KnownKey]] = []
         # inner and outer HMAC pads, the digest, the entry
-        self._hashed: list[tuple[bytes, bytes, bytes, Entry]] = []
+        self._hashed: list[tuple[bytes, bytes, bytes, KnownKey]] = []
         for path in paths:
             self._load(path)
 
@@ -222,7 +222,7 @@ class KnownHosts:
         found += self._unhashed(name.encode())
         damaged = {entry: why for entry in found if (why := entry.key_problem())}
         skipped = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
-        marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
+        marked: dict[str, list[KnownKey]] = {"": [], _AUTHORITY: [], _REVOKED: []}
         for entry in found:
             if entry not in damaged:
                 marked[entry.marker].append(entry)
@@ -254,11 +254,11 @@ class KnownHosts:
             if name in self._learned:
                 return
             _append(path, f"{_hash_name(name) if hashed else name} {kind} {text}\n")
-            entry = Entry("", kind, text, f"{path}: just added")
+            entry = KnownKey("", kind, text, f"{path}: just added")
             self._plain.setdefault(name, []).append(entry)
             self._learned.add(name)
 
-    def _unhashed(self, name: bytes) -> list[Entry]:
+    def _unhashed(self, name: bytes) -> list[KnownKey]:
         # HMAC-SHA1 by hand: the two pads are made once at load, so an entry
         # costs two hashes; half of what hmac.digest takes.
         sha1 = _sha1
@@ -288,7 +288,7 @@ class KnownHosts:
         hosts, kind, text = words[:3]
         if kind.isdigit():
             return  # an ssh-1 key
-        entry = Entry(marker, kind, text.translate(_NOTHING), place)
+        entry = KnownKey(marker, kind, text.translate(_NOTHING), place)
         if hosts.startswith(_HASHED):
             self._add_hashed(hosts, entry)
         elif any(char in hosts for char in "*?!"):
@@ -297,7 +297,7 @@ class KnownHosts:
             for name in dict.fromkeys(hosts.lower().split(",")):
                 self._plain.setdefault(name, []).append(entry)
 
-    def _add_hashed(self, hosts: str, entry: Entry) -> None:
+    def _add_hashed(self, hosts: str, entry: KnownKey) -> None:
         try:
             salt, digest = (
                 base64.b64decode(part, validate=True) for part in hosts[len(_HASHED) :].split("|")

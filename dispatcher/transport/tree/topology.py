@@ -22,7 +22,7 @@ FEWEST = 32
 
 
 @dataclass(frozen=True)
-class Topology:
+class HostTree:
     """A forest: ``parents[i]`` opens host i; None: it is opened from here."""
 
     parents: tuple[int | None, ...]
@@ -55,10 +55,10 @@ class Topology:
             parent = self.parents[parent]
 
 
-def plan_tree(count: int, branches: int | None = None) -> Topology:
+def plan_tree(count: int, branches: int | None = None) -> HostTree:
     """The tree of ``count`` hosts, each of which opens ``branches`` at most."""
     if branches is None and count < FEWEST:
-        return Topology((None,) * count)
+        return HostTree((None,) * count)
     width = two_levels(count) if branches is None else branches
     parents: list[int | None] = [None] * count
 
@@ -68,7 +68,7 @@ def plan_tree(count: int, branches: int | None = None) -> Topology:
             cut(rest, head)
 
     cut(range(count), None)
-    return Topology(tuple(parents))
+    return HostTree(tuple(parents))
 
 
 def two_levels(count: int) -> int:

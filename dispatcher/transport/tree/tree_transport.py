@@ -25,7 +25,7 @@ from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout,
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 from dispatcher.transport.tree.branch import Branch, Stream
-from dispatcher.transport.tree.topology import Topology
+from dispatcher.transport.tree.topology import HostTree
 
 _MARKER = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
@@ -120,7 +120,7 @@ class TreeTransport(Transport):
     def __init__(
         self,
         targets: Sequence[Target],
-        topology: Topology,
+        topology: HostTree,
         direct: Transport,
         *,
         command: str,

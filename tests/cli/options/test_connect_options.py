@@ -23,7 +23,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive
 from dispatcher.transport.tree import tree_transport
-from dispatcher.transport.tree.topology import Topology, plan_tree
+from dispatcher.transport.tree.topology import HostTree, plan_tree
 
 N = [Host(f"n{number}") for number in range(1, 8)]
 
@@ -90,7 +90,7 @@ def test_when_a_silent_host_is_asked(options: Any, found: Keepalive) -> None:
 
 
 def test_the_tree_in_words() -> None:
-    tree = Fanout(tuple(N), Topology((None, 0, 1, 0, None, 4, 4)))
+    tree = Fanout(tuple(N), HostTree((None, 0, 1, 0, None, 4, 4)))
     assert tree.lines() == [
         "tree        3 levels; from here n[1,5]",
         "            n1 opens n[2,4]",

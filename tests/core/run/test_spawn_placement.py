@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
-from dispatcher.core.run.spawn_placement import MOST_WORDS, Hosts, Refused, _Room, place
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Hosts, NotSpawned, _Room, place
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
@@ -49,7 +49,7 @@ def test_only_this_machine_starts_something_on_this_machine(
     job, wanted = Hosts(plan_job(request, "run-1").nodes, {}, here), (segment(6),)
     assert set(place(PmiSpawnAsked(1, 4, wanted), 1, job, {}).nodes) == {1, 2}
     assert set(place(PmiSpawnAsked(0, 0, wanted), 1, job, {}).nodes) == {0, 1}
-    with pytest.raises(Refused, match="may start nothing on this machine"):
+    with pytest.raises(NotSpawned, match="may start nothing on this machine"):
         place(PmiSpawnAsked(1, 4, (segment(1, host=name),)), 1, job, {})
     assert place(PmiSpawnAsked(1, 4, wanted), 1, job, {}, using={2}).nodes == (2,) * 6
 
@@ -107,7 +107,7 @@ def test_info(info: dict[str, str], nodes: tuple[int, ...]) -> None:
     ],
 )
 def test_other_hosts_are_refused(info: dict[str, str], words: str) -> None:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(NotSpawned) as caught:
         placed(make_plan(), segment(1, **info))
     assert words in str(caught.value).replace("n[0-1]", "n0,n1")
 
@@ -147,7 +147,7 @@ def test_however_many_programs_are_spawned_hosts_are_looked_at_a_few_times(
 def test_max_slots_bound_it() -> None:
     plan = limited((1, 2), (1, 3))
     assert placed(plan, segment(3), load=(1, 1)).nodes == (0, 1, 1)
-    with pytest.raises(Refused, match=r"4 processes wanted: .* take 3 more \(max_slots\)"):
+    with pytest.raises(NotSpawned, match=r"4 processes wanted: .* take 3 more \(max_slots\)"):
         placed(plan, segment(4), load=(1, 1))
 
 
@@ -167,7 +167,7 @@ def test_max_slots_bound_it() -> None:
     ],
 )
 def test_limits(segments: list[Segment], fields: dict[str, int], words: str) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(NotSpawned, match=words):
         placed(make_plan(), *segments, **fields)  # type: ignore[arg-type]
 
 
@@ -206,7 +206,7 @@ def test_ranks_go_where_a_look_at_every_host_puts_them(
                 taken[at] += share
                 found += [at] * share
     except placement.TooFewSlots as full:
-        with pytest.raises(Refused, match=rf" take {full.most} more \(max_slots\)"):
+        with pytest.raises(NotSpawned, match=rf" take {full.most} more \(max_slots\)"):
             placed(plan, *segments, load=load)
     else:
         assert placed(plan, *segments, load=load).nodes == tuple(found)
@@ -231,5 +231,5 @@ def test_every_rank_has_a_node_and_nobody_is_crowded_for_nothing(
 def test_a_host_that_claims_to_be_the_launchers_may_start_nothing_there() -> None:
     job = Hosts(make_plan(3).nodes, {}, here={0, 1})
     name = job.nodes[0].host.name
-    with pytest.raises(Refused, match="may start nothing on this machine"):
+    with pytest.raises(NotSpawned, match="may start nothing on this machine"):
         place(PmiSpawnAsked(1, 1, (segment(1, host=name),)), 1, job, {})

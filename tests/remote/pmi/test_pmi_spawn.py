@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.remote.pmi.pmi_server import Server
-from dispatcher.remote.pmi.pmi_spawn import ITEM_LIMIT, REQUEST_LIMIT, SEGMENT_LIMIT, Request
+from dispatcher.remote.pmi.pmi_spawn import ITEM_LIMIT, REQUEST_LIMIT, SEGMENT_LIMIT, SpawnRequest
 
 #: what MPICH 5.0.2 writes for Spawn_multiple with a host and a preput, first segment and second
 FIRST = [
@@ -27,9 +27,9 @@ SEGMENTS = [
 PREPUT = [[b"PARENT_ROOT_PORT_NAME", b"tag#0$connentry#20DB$"]]
 
 
-def request(*lines: bytes) -> Request:
+def request(*lines: bytes) -> SpawnRequest:
     """The request after ``lines``, of which only the last may complete it."""
-    found = Request()
+    found = SpawnRequest()
     assert [line for line in lines[:-1] if found.feed(line)] == []
     assert found.feed(lines[-1])
     return found
@@ -59,7 +59,7 @@ def test_any_splitting_gives_the_same_request(data: st.DataObject) -> None:
 
 @given(st.lists(st.one_of(st.sampled_from([*FIRST, *SECOND, b"endcmd"]), st.binary(max_size=30))))
 def test_whatever_comes_is_taken_or_refused_with_a_reason(lines: list[bytes]) -> None:
-    found = Request()
+    found = SpawnRequest()
     try:
         for line in lines:
             if found.feed(line):
@@ -101,13 +101,13 @@ ONE = [b"nprocs=1", b"execname=p", b"totspawns=1", b"spawnssofar=1"]
     ],
 )  # fmt: skip
 def test_what_is_no_request(lines: list[bytes]) -> None:
-    found = Request()
+    found = SpawnRequest()
     with pytest.raises(ValueError, match="spawn"):
         list(map(found.feed, lines))
 
 
 def test_a_request_is_bounded() -> None:
-    found = Request()
+    found = SpawnRequest()
     lines = (b"arg%d=" % number + b"x" * 60000 for number in range(REQUEST_LIMIT))
     with pytest.raises(ValueError, match="more than"):
         list(map(found.feed, lines))
@@ -125,9 +125,9 @@ def test_what_is_just_allowed() -> None:
     found = request(*lines[:-1])
     assert found.segments == [[1 << 31, [b""], []]] * SEGMENT_LIMIT
     line = b"arg1=".ljust(REQUEST_LIMIT - 1, b"x")
-    assert not Request().feed(line)  # with the end of its line it is just as long
+    assert not SpawnRequest().feed(line)  # with the end of its line it is just as long
     with pytest.raises(ValueError, match=f"more than {REQUEST_LIMIT} bytes"):
-        Request().feed(line + b"x")
+        SpawnRequest().feed(line + b"x")
 
 
 def test_keys_of_the_first_segment_are_everybodys() -> None:
@@ -159,7 +159,7 @@ def test_items_keep_their_numbers_order() -> None:
     ],
 )  # fmt: skip
 def test_why_it_is_none(lines: list[bytes], why: str) -> None:
-    found = Request()
+    found = SpawnRequest()
     for line in lines[:-1]:
         assert not found.feed(line)
     with pytest.raises(ValueError, match=why):

@@ -26,7 +26,7 @@ from dispatcher.remote.protocol.mux import frame
 from dispatcher.transport.base import Link, Target, Transport, Window
 from dispatcher.transport.tree import branch, tree_transport
 from dispatcher.transport.tree.branch import Stream
-from dispatcher.transport.tree.topology import Topology
+from dispatcher.transport.tree.topology import HostTree
 from dispatcher.transport.tree.tree_transport import (
     TreeTransport,
     Trust,
@@ -119,7 +119,7 @@ class Tree:
             self.direct.gives[name, COMMAND_] = FarLink()
         self.transport = TreeTransport(
             [Target(f"n{number}") for number in (1, 2, 3, 4)],
-            Topology((None, 0, 1, None)),
+            HostTree((None, 0, 1, None)),
             self.direct,
             command=RELAY,
             config=config,
@@ -149,7 +149,7 @@ def two(config: Callable[..., str]) -> Iterator[Tree]:
     """n2 is a leaf: the tree ends there."""
     made = Tree(config(f"n2 {key(2)}"))
     made.transport = TreeTransport(
-        [Target("n1"), Target("n2")], Topology((None, 0)), made.direct, command=RELAY,
+        [Target("n1"), Target("n2")], HostTree((None, 0)), made.direct, command=RELAY,
         config=config(f"n2 {key(2)}"), say=made.said.append,
     )  # fmt: skip
     yield made
@@ -298,7 +298,7 @@ def test_a_leaf_that_is_late_has_a_quarter_of_its_time_from_here(
 
 def test_a_leaf_of_which_no_key_is_known(two: Tree, config: Callable[..., str]) -> None:
     two.transport = TreeTransport(
-        [Target("n1"), Target("n2")], Topology((None, 0)), two.direct, command=RELAY,
+        [Target("n1"), Target("n2")], HostTree((None, 0)), two.direct, command=RELAY,
         config=config(), say=two.said.append,
     )  # fmt: skip
     refused = Failure(Kind.HOST_KEY_UNKNOWN, "it is unknown here as well")
