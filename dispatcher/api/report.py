@@ -26,7 +26,7 @@ from dispatcher.model.paths import create_file, write_all
 from dispatcher.output.run_state import RunState
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.story import signal_name
-from dispatcher.plan.job import placement
+from dispatcher.plan.job.placement import FIRST, rank_name
 from dispatcher.plan.job.reassignment import Exclusion
 
 
@@ -284,9 +284,7 @@ class Fold(RunState):
             world_size=verdict.world_size,
             ranks=self._ranks(verdict, closed, hosts),
             spawned=tuple(
-                SpawnedWorld(
-                    one.world, placement.name(one.by), tuple(hosts[node] for node in one.nodes)
-                )
+                SpawnedWorld(one.world, rank_name(one.by), tuple(hosts[node] for node in one.nodes))
                 for one in self._spawned
             ),
             lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
@@ -303,12 +301,12 @@ class Fold(RunState):
             nccl={hosts[node]: one for node, one in closed.nccl.items()},
             log_dir=self._folder,
             errors=tuple(
-                RanksSaid(tuple(map(placement.name, one.ranks)), one.text, one.place, one.is_echo)
+                RanksSaid(tuple(map(rank_name, one.ranks)), one.text, one.place, one.is_echo)
                 for one in closed.errors
                 if one.text
             ),
-            before=tuple(map(placement.name, verdict.before)),
-            ended={placement.name(rank): signal_name(sent) for rank, sent in verdict.ended.items()},
+            before=tuple(map(rank_name, verdict.before)),
+            ended={rank_name(rank): signal_name(sent) for rank, sent in verdict.ended.items()},
             may_run_on=dict(verdict.may_run_on),
             name=began.job_name,
         )
@@ -325,7 +323,7 @@ class Fold(RunState):
         for rank, host in sorted(seated.items()):
             pid, began, ended = times.get(rank, (None, None, None))
             endings.append(RankEnding(
-                placement.name(rank), host, pid, verdict.statuses.get(rank),
+                rank_name(rank), host, pid, verdict.statuses.get(rank),
                 *written.get(rank, (0, 0)), began, ended, self.program_of(rank) or None,
             ))  # fmt: skip
         return tuple(endings)
@@ -379,21 +377,21 @@ def _cause(
         facts["collective"] = None if cause.collective is None else cause.collective.plain()
         for key in ("signals", "nccl"):
             facts[key] = [
-                {"name": one.name, "ranks": [placement.name(rank) for rank in one.ranks]}
+                {"name": one.name, "ranks": [rank_name(rank) for rank in one.ranks]}
                 for one in facts[key]
             ]
         if cause.rank is None:
             del facts["rank"], facts["node"]
     if isinstance(cause, verdicts.LeftMpi):
         for key in ("ranks", "waiting"):
-            facts[key] = [placement.name(rank) for rank in facts[key]]
+            facts[key] = [rank_name(rank) for rank in facts[key]]
     if isinstance(cause, verdicts.NodeFailed):
         facts["failure"] = fields_of(_failure(cause.failure))
     if isinstance(cause, verdicts.Rejected):
         facts["failures"] = {names[at]: fields_of(_failure(f)) for at, f in cause.failures.items()}
         facts["problems"] = {names[at]: sorted(what) for at, what in cause.problems.items()}
-    rank = None if "rank" not in facts else placement.name(facts["rank"])
-    if rank is not None and facts["rank"] >= placement.FIRST:
+    rank = None if "rank" not in facts else rank_name(facts["rank"])
+    if rank is not None and facts["rank"] >= FIRST:
         facts["rank"] = rank
     host = names[facts.pop("node")] if "node" in facts else None
     if host is not None:

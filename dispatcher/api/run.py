@@ -33,7 +33,7 @@ from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 from dispatcher.plan.job.request import Request
 from dispatcher.runner import loop
 from dispatcher.runner.background import BackgroundRun
@@ -196,7 +196,7 @@ class _Feed(Sink):
 
     def _line(self, key: tuple[int, int], data: bytes) -> None:
         rank, stream = key
-        self._put(Line(name(rank), "stdout" if stream == 1 else "stderr", data), len(data))
+        self._put(Line(rank_name(rank), "stdout" if stream == 1 else "stderr", data), len(data))
 
 
 class How(TypedDict, total=False):

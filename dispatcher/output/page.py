@@ -18,7 +18,7 @@ from itertools import groupby
 from dispatcher.model.names import plural
 from dispatcher.output.text.story import status_words
 from dispatcher.output.timeline import FIGURES, LINK, Heat, History, RankLife, Span, owner, phases
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
@@ -252,7 +252,7 @@ def _tries(
         life = one.ranks.get(one.first) if one.first is not None else None
         if one.first is not None and life is not None and life.node in rows:
             at = life.until or life.since
-            said = f"rank {name(one.first)}: {_status(life)}, at {seconds_text(at)}"
+            said = f"rank {rank_name(one.first)}: {_status(life)}, at {seconds_text(at)}"
             yield _mark(at * scale, rows[life.node], tall - 1, said)
     for at, node in history.lost:
         if node in rows:
@@ -328,7 +328,7 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
             yield _label(host, y + min(11, max(tall, 8)))
         last = host
         mean = sum(rows[number].values()) / max(1, len(rows[number]))
-        who = f"rank {name(few[0])}" + (f" to {name(few[-1])}" if group > 1 else "")
+        who = f"rank {rank_name(few[0])}" + (f" to {rank_name(few[-1])}" if group > 1 else "")
         yield (
             f"<rect class=row x='{_LEFT}' y='{y}' width='{_WIDTH}' height='{tall}'>"
             f"<title>{who} on {escaped(host)}: {mean:.3g} on average</title></rect>"
@@ -340,7 +340,7 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
             yield f"<line class=stop x1='{x:.1f}' x2='{x:.1f}' y1='20' y2='{height}'/>"
         if one.first in at_row and one.first in one.ranks:
             life = one.ranks[one.first]
-            said = f"rank {name(one.first)}: {_status(life)}"
+            said = f"rank {rank_name(one.first)}: {_status(life)}"
             y = 20 + at_row[one.first] * tall - (4 if tall < 9 else 0)  # to be seen among 512
             yield _mark((life.until or 0.0) * scale, y, max(tall, 9), said)
     yield "</svg><figcaption>0 "
@@ -376,7 +376,7 @@ def _apart_table(history: History) -> Iterator[str]:
     yield "<tr><th>rank<th>host<th>figure<th>its mean<th>median of all</tr>"
     for figure, one in found[:50]:
         yield (
-            f"<tr><td>{name(one.rank)}<td>{escaped(history.host_of(one.rank))}<td>{figure}"
+            f"<tr><td>{rank_name(one.rank)}<td>{escaped(history.host_of(one.rank))}<td>{figure}"
             f"<td>{one.value:.3g}<td>{one.usual:.3g} <span class=dim>{FIGURES[figure]}</span></tr>"
         )
     yield "</table>"

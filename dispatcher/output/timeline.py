@@ -22,7 +22,7 @@ from dispatcher.model.frozen import Document, value
 from dispatcher.output.monitor.outliers import Outlier, outliers
 from dispatcher.output.run_state import CpuShares
 from dispatcher.output.text.verdict_text import headline
-from dispatcher.plan.job.placement import name as rank_name
+from dispatcher.plan.job.placement import rank_name
 
 #: the node of dispatch itself; the rank of a host's link
 LAUNCHER = LINK = -1

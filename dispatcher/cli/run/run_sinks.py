@@ -29,7 +29,7 @@ from dispatcher.output.terminal.screen import (
 )
 from dispatcher.output.text.fold import Folding
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.placement import FIRST, name
+from dispatcher.plan.job.placement import FIRST, rank_name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class RankLabels:
         if self._kind == "none":
             return ""
         if self._kind == "rank":
-            return f"[{' '.join(filter(None, (self._places.program_of(rank), name(rank))))}]"
-        own = name(rank) if rank >= FIRST else self._places.home(rank)[1]
+            return f"[{' '.join(filter(None, (self._places.program_of(rank), rank_name(rank))))}]"
+        own = rank_name(rank) if rank >= FIRST else self._places.home(rank)[1]
         return f"[{self._places.host_of(rank)}:{own}]"
 
     def of_many(self, ranks: Sequence[int]) -> str:
@@ -75,7 +75,7 @@ class RankLabels:
             by_program: dict[str, list[int]] = {}
             for rank in ranks:
                 by_program.setdefault(self._places.program_of(rank), []).append(rank)
-            texts = (f"{who} {fold_numbers(own, name)}" for who, own in by_program.items())
+            texts = (f"{who} {fold_numbers(own, rank_name)}" for who, own in by_program.items())
             return f"[{', '.join(text.strip() for text in texts)}]"
         return f"[{fold({self._places.host_of(rank) for rank in ranks})}]"
 

@@ -179,7 +179,7 @@ def _tails(paths: RunPaths, closed: RunClosed | None) -> list[tuple[str, list[st
             lines = _tail(folder / f"rank-{which}{own:05d}.{side}")
             if lines:
                 attempt = f" of attempt {restart + 1}" if len(failed) > 1 else ""
-                title = f"Last lines of rank {placement.name(rank)}{attempt} ({stream})"
+                title = f"Last lines of rank {placement.rank_name(rank)}{attempt} ({stream})"
                 found.append((title, lines))
                 break
     return found

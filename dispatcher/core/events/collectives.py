@@ -70,7 +70,7 @@ class Collective(Value):
 
 
 def _names(ranks: Iterable[int]) -> list[str]:
-    return [placement.name(rank) for rank in ranks]
+    return [placement.rank_name(rank) for rank in ranks]
 
 
 @value

@@ -124,7 +124,7 @@ class Group(Value):
     def plain(self) -> StackGroup:
         """The group as reports have it."""
         return {
-            "ranks": [placement.name(rank) for rank in self.ranks],
+            "ranks": [placement.rank_name(rank) for rank in self.ranks],
             "how": self.how,
             "state": self.state,
             "frames": [

@@ -27,7 +27,7 @@ from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.paths import Rotation, create_file, make_folders, write_all, write_new
 from dispatcher.output.text.lines import LongLine, Spill
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 from dispatcher.remote.protocol.frames import STDOUT
 
 #: files open at once; a run may have more ranks than a process may have files
@@ -286,7 +286,7 @@ class MergedLog(Sink):
     def gap(self, missing: Counts) -> None:
         for (rank, stream), count in missing.items():
             self._finish((rank, stream))
-            text = f"... {count:,} bytes of rank {name(rank)} left out".encode()
+            text = f"... {count:,} bytes of rank {rank_name(rank)} left out".encode()
             self._write(self._prefix((rank, stream), b"X") + text + b"\n", 0)
             self.missing += count
 
@@ -343,7 +343,7 @@ class MergedLog(Sink):
     def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:
         rank, stream = key
         side = "out" if stream == STDOUT else "err"
-        return f"{time_stamp(self._clock())} {name(rank)} {side} ".encode() + tag + b" "
+        return f"{time_stamp(self._clock())} {rank_name(rank)} {side} ".encode() + tag + b" "
 
 
 def time_stamp(seconds: float) -> str:

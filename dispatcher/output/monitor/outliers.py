@@ -23,7 +23,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.run_state import RUNNING, RunState
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.plan.job.placement import name, place
+from dispatcher.plan.job.placement import place, rank_name
 
 #: median distances that are one standard deviation where figures are spread normally
 SIGMA = 1.4826
@@ -274,7 +274,7 @@ class StepLines(Sink):
         known = self._state.ranks.get(slow.rank)
         where = "" if known is None else f" on {sanitize_text(self._state.hosts[known.node])}"
         ratio, seconds = f"{slow.value / slow.usual:.1f}x", f"{slow.value:.3g} s"
-        return f"rank {name(slow.rank)}{where}: {ratio} the median step time ({seconds})"
+        return f"rank {rank_name(slow.rank)}{where}: {ratio} the median step time ({seconds})"
 
 
 def _seconds(match: re.Match[bytes]) -> float | None:

@@ -14,7 +14,7 @@ from dispatcher.model.frozen import Document, Value, fields_of, value
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
 from dispatcher.output.text.lines import wiped_bar
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 
 #: letter of proc(5) -> word
 _WORDS = {
@@ -147,7 +147,7 @@ def _row(state: RunState, rank: int, known: Rank) -> TopRank:
     if sample is not None and sample.own:
         gpu = state.gpus.get(known.node, {}).get(sample.own[0])
     return TopRank(
-        name(rank), state.hosts[known.node], known.local, known.pid, _word(known), known.alive,
+        rank_name(rank), state.hosts[known.node], known.local, known.pid, _word(known), known.alive,
         cpu=state.shares.of.get(rank),
         rss=None if sample is None else sample.rss,
         gpu_used=None if gpu is None else gpu.utilisation,

@@ -15,7 +15,7 @@ from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.story import status_words
 from dispatcher.output.text.verdict_text import headline
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 
 #: hosts of a rank map that are shown one by one
 MOST_MAPPED = 32
@@ -82,8 +82,8 @@ class Notes(Sink):
                 return f"{self._hosts[node]}: not bound{rest}: {'; '.join(parts)}{more}"
             case ev.RankLeaked(node, rank):
                 return (
-                    f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
-                    "held its output open; later output of that process is not shown"
+                    f"rank {rank_name(rank)} on {self._hosts[node]} ended, but a process it "
+                    "started held its output open; later output of that process is not shown"
                 )
             case ev.InputLeft(ranks, most, total):
                 return (
@@ -126,7 +126,7 @@ class Notes(Sink):
                     "(--progress-line REGEX shows which), so the job is not ended"
                 )
             case mpi_events.SpawnRefused(node, rank, why):
-                who = f"rank {name(rank)} on {self._hosts[node]}"
+                who = f"rank {rank_name(rank)} on {self._hosts[node]}"
                 return f"{who}: MPI_Comm_spawn: {why}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
@@ -190,7 +190,7 @@ class Notes(Sink):
             case mpi_events.WorldPlaced(world, by, _, nodes):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 ranks = plural(len(nodes), "rank")
-                return f"rank {name(by)} spawns world {world}: {ranks} on {where}"
+                return f"rank {rank_name(by)} spawns world {world}: {ranks} on {where}"
             case mpi_events.MpiFound(node, library, served):
                 what = library or "not known from the rank's libraries"
                 return f"{self._hosts[node]}: MPI is {what}, served by {served}"
@@ -201,9 +201,9 @@ class Notes(Sink):
                 more = "; ..." if len(parts) > most else ""
                 return f"{self._hosts[node]}: {'; '.join(parts[:most])}{more}"
             case ev.RankSpawned(node, rank, pid):
-                return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
+                return f"rank {rank_name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):
-                return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
+                return f"rank {rank_name(rank)} on {self._hosts[node]}: {status_words(status)}"
             case ev.NodeLost(node, failure):
                 return f"{self._hosts[node]}: {failure.kind.value}: {failure.why}"
             case ev.NodeDying(node, why):

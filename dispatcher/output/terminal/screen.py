@@ -24,7 +24,7 @@ from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import ExactLines, LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_paragraph, sanitize_pieces
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 #: SGR foreground colours that differ on dark and light backgrounds
@@ -40,7 +40,7 @@ GREPPED = 16 << 20
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
     """``rank 1.0``, ``8 ranks``."""
-    return f"rank {name(ranks[0])}" if len(ranks) == 1 else plural(len(ranks), "rank")
+    return f"rank {rank_name(ranks[0])}" if len(ranks) == 1 else plural(len(ranks), "rank")
 
 
 @value

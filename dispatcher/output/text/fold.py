@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import fold_numbers
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 
 Who = TypeVar("Who", bound=Hashable)
 
@@ -141,7 +141,7 @@ def fold_ranks(ranks: Iterable[int]) -> str:
     """``rank 3``, ``ranks 0-3,7,1.0-1.1``."""
     numbers = sorted(ranks)
     word = "rank" if len(numbers) == 1 else "ranks"
-    return f"{word} {fold_numbers(numbers, name)}"
+    return f"{word} {fold_numbers(numbers, rank_name)}"
 
 
 #: trouble -> a remedy that the launcher's own machine knows, or None

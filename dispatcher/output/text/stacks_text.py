@@ -20,7 +20,7 @@ from dispatcher.model.names import plural
 from dispatcher.model.paths import write_new
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class StackFiles(Sink):
                     self._warn(f"note: {self._folder}: stacks cannot be written: {reason(error)}")
                 found: Gathered = {
                     "groups": [one.plain() for one in groups],
-                    "hosts": {name(r): self._hosts[node] for r, node in sorted(homes.items())},
+                    "hosts": {rank_name(r): self._hosts[node] for r, node in sorted(homes.items())},
                     "late": [self._hosts[node] for node in late],
                     "collective": None if collective is None else collective.plain(),
                 }
@@ -173,17 +173,19 @@ class StackFiles(Sink):
         body = "\n".join(text).encode()
         for one in seen:
             for stack in one.ranks:
-                where = f"rank {name(stack.rank)} on {self._hosts[one.node]}, pid {stack.pid}"
+                where = f"rank {rank_name(stack.rank)} on {self._hosts[one.node]}, pid {stack.pid}"
                 heading = f"-- {where}, state {stack.state}, by {stack.how}\n"
                 body += heading.encode() + stack.text.rstrip() + b"\n\n"
             for kind, texts in (("flight recorder", one.recorders), ("frames of C", one.natives)):
                 for each in texts:
-                    body += f"-- {kind} of rank {name(each.rank)}\n".encode()
+                    body += f"-- {kind} of rank {rank_name(each.rank)}\n".encode()
                     body += each.text.rstrip() + b"\n\n"
             for flight in one.flights:
                 where = f"{self._hosts[one.node]}:{sanitize_text(flight.path)}"
                 size = plural(flight.size, "byte")
-                body += f"-- torch's dump of rank {name(flight.rank)}: {where}, {size}\n".encode()
+                body += (
+                    f"-- torch's dump of rank {rank_name(flight.rank)}: {where}, {size}\n".encode()
+                )
                 if flight.data:
                     dump = f"flight-{number}-rank-{flight.rank:05d}.bin"
                     write_new(self._folder / dump, flight.data)

@@ -22,7 +22,7 @@ from dispatcher.model.names import plural
 from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
@@ -148,7 +148,7 @@ def after(
         own = {pids[rank]: rank for rank in nodes[node].ranks if rank in pids}
         stuck = [sanitize_text(text) for text in verdict.stuck.get(node, ())]
         about = [
-            [f"rank {name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
+            [f"rank {rank_name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
             for at, pid in enumerate(left)
         ]
         named = (

@@ -23,7 +23,7 @@ from dispatcher.output.text import story
 from dispatcher.output.text.fold import Advise, Trouble, fold_ranks, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.story import error_text, status_words
-from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.placement import rank_name
 from dispatcher.plan.job.reassignment import Exclusion
 
 #: rank -> (name of the stream, its last lines); see ``story.Tail.last``
@@ -70,7 +70,7 @@ def describe(
     def who(node: int, rank: int) -> str:
         program = program_of(rank)
         which = f" ({program})" if program else ""
-        return f"error: rank {name(rank)}{which} on {names[node]}"
+        return f"error: rank {rank_name(rank)}{which} on {names[node]}"
 
     match cause:
         case None:
@@ -315,7 +315,7 @@ def last_words(verdict: Verdict, last: Last, errors: Sequence[RankError] = ()) -
 def _last_lines(rank: int, last: Last) -> list[str]:
     stream, lines = last(rank)
     if not lines:
-        return [f"  rank {name(rank)} wrote nothing"]
+        return [f"  rank {rank_name(rank)} wrote nothing"]
     return [f"  last lines of its {stream}:", *("    " + line for line in lines)]
 
 
@@ -351,7 +351,7 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
             return story.interrupted(cause)
         case verdicts.RestartAsked():
             return story.restart_asked(cause)
-    return f"rank {name(cause.rank)} on {names[cause.node]}: {what}"
+    return f"rank {rank_name(cause.rank)} on {names[cause.node]}: {what}"
 
 
 def attempt_line(attempt: verdicts.Attempt, errors: Mapping[int, str]) -> str:

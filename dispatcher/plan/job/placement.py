@@ -226,7 +226,7 @@ def place(number: int) -> tuple[int, int]:
     return world + 1, rank
 
 
-def name(number: int) -> str:
+def rank_name(number: int) -> str:
     """The name of the rank in messages: ``3``, or ``1.0`` for a spawned rank."""
     world, rank = place(number)
     return f"{world}.{rank}" if world else str(rank)

@@ -181,4 +181,4 @@ FIRST, MOST = placement.FIRST, placement.MOST_SPAWNED
 def test_numbers_of_ranks(world: int, rank: int, number: int, name: str) -> None:
     assert placement.number(world, rank) == number
     assert placement.place(number) == (world, rank)
-    assert placement.name(number) == name
+    assert placement.rank_name(number) == name

@@ -14,7 +14,7 @@ from dispatcher.plan.job import placement as worlds
 def test_a_number_says_its_world_and_fits_a_frame(world: int, rank: int) -> None:
     number = worlds.number(world, rank)
     assert worlds.place(number) == (world, rank)
-    assert worlds.name(number) == f"{world}.{rank}"
+    assert worlds.rank_name(number) == f"{world}.{rank}"
     assert names.MOST_RANKS <= worlds.FIRST <= number < 1 << 32
 
 
@@ -22,4 +22,4 @@ def test_a_number_says_its_world_and_fits_a_frame(world: int, rank: int) -> None
 def test_a_planned_rank_is_its_own_number(rank: int) -> None:
     assert worlds.number(0, rank) == rank
     assert worlds.place(rank) == (0, rank)
-    assert worlds.name(rank) == str(rank)
+    assert worlds.rank_name(rank) == str(rank)
