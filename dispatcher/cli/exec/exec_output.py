@@ -20,8 +20,8 @@ from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError
 from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_progress import ExecNotes, ExecProgress, Passthrough
-from dispatcher.output.exec.host_blocks import blocks_of, differences, gathered, lines_of
-from dispatcher.output.exec.host_results import BOTH, HostResult, describe, record
+from dispatcher.output.exec.host_blocks import blocks_of, differences, gather_output, lines_of
+from dispatcher.output.exec.host_results import BOTH, HostResult, describe, host_record
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -151,7 +151,7 @@ class ExecOutput:
         """Show the kept output, and then the result of each host."""
         if self._options.as_json:
             for one in results:
-                self._kept_writer.write(STDOUT, (json.dumps(record(one)) + "\n").encode())
+                self._kept_writer.write(STDOUT, (json.dumps(host_record(one)) + "\n").encode())
         else:
             self._show_blocks(results)
         kept = self._options.output_dir or self._options.error_dir
@@ -175,14 +175,14 @@ class ExecOutput:
             for piece in lines_of(blocks, label=label, gather=gather, exact=exact):
                 write(STDOUT, piece)
         elif options.gather or options.gather_all:
-            for piece in gathered(blocks, label=label, exact=exact):
+            for piece in gather_output(blocks, label=label, exact=exact):
                 write(STDOUT, piece)
         if options.gather_all:
             said = blocks_of(results, errors=True)
             for piece in (
                 lines_of(said, label=label, gather=True, exact=exact_errors)
                 if options.line_mode
-                else gathered(said, label=label, what=", standard error", exact=exact_errors)
+                else gather_output(said, label=label, what=", standard error", exact=exact_errors)
             ):
                 write(STDERR, piece)
         if options.diff:

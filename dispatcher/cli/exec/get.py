@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
-from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
+from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run_copy, there
 from dispatcher.cli.exec.run_exec import limits
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, preset
@@ -90,7 +90,7 @@ def get(options: GetOptions) -> int:
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
     exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails, sudo=user)
     began = time.monotonic()
-    outcomes = run(exec_plan, options, fetching, fetching.copies)
+    outcomes = run_copy(exec_plan, options, fetching, fetching.copies)
     for node, outcome in enumerate(outcomes):
         if isinstance(outcome, Exited):  # of a tree tar gives what it can read
             fetching.unpack(node, whole=is_good(outcome))

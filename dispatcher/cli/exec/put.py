@@ -12,7 +12,7 @@ from typing import Any
 
 from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
-from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
+from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run_copy, there
 from dispatcher.cli.exec.run_exec import limits
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, preset
@@ -299,5 +299,5 @@ class Putting:
             tails=tails,
             sudo=options.sudo,
         )
-        outcomes = run(exec_plan, options, sending, self._copies)
+        outcomes = run_copy(exec_plan, options, sending, self._copies)
         return dict(zip(nodes, outcomes, strict=True))

@@ -39,7 +39,7 @@ from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.output.exec.exec_progress import CopyProgress, ExecNotes
-from dispatcher.output.exec.host_results import HostResult, about, describe, summary
+from dispatcher.output.exec.host_results import HostResult, about, describe, exec_summary
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.copy.disk import NotGiven, at_home
@@ -101,7 +101,7 @@ def here(path: str) -> str:
         raise CannotCopy(str(bad)) from None
 
 
-def run(
+def run_copy(
     exec_plan: ExecPlan, options: CopyOptions, talk: StdioHandler, copies: Sequence[HostCopy]
 ) -> list[Outcome]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
@@ -168,6 +168,6 @@ def conclude(
             }
             print_json(found, indent=None)
     lines = describe(results, Advice(options), spelled(hosts, *login_defaults(options)))
-    for line in lines + summary(results, copies, seconds, verb):
+    for line in lines + exec_summary(results, copies, seconds, verb):
         say(line)
     return exit_code(one.outcome for one in results)

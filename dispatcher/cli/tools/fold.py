@@ -21,7 +21,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import fold_numbers
 from dispatcher.model.paths import write_all
 from dispatcher.output.exec.host_blocks import apart
-from dispatcher.output.text.fold import WINDOW, Folding, gather
+from dispatcher.output.text.fold import WINDOW, Folding, gather_blocks
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_text
 
@@ -150,7 +150,7 @@ def gathered(chunks: Iterable[bytes]) -> None:
             number = numbers.setdefault(text, len(numbers))
             lines_by.setdefault(who, array("Q")).append(number)
     texts = list(numbers)
-    groups = gather((who, lines_by[who].tobytes()) for who in lines_by)
+    groups = gather_blocks((who, lines_by[who].tobytes()) for who in lines_by)
     blocks = [b"".join(texts[number] + b"\n" for number in array("Q", one)) for _, one in groups]
     for (speakers, _), text in zip(groups, apart(blocks, exact=not os.isatty(1)), strict=True):
         count = f" ({len(speakers)})" if len(speakers) > 1 else ""

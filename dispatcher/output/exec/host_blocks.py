@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.host_results import HostResult
-from dispatcher.output.text.fold import gather
+from dispatcher.output.text.fold import gather_blocks
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines
 
@@ -17,7 +17,7 @@ MOST_LINES = 5000
 _RULE = b"-" * 15
 
 
-def gathered(
+def gather_output(
     blocks: Mapping[str, bytes], *, label: bool = True, what: str = "", exact: bool = False
 ) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
@@ -37,7 +37,7 @@ def lines_of(
     """Every block with a name in each line, as ``clush -L``; hosts in order.
 
     gather: equal blocks once, in the lines the folded names; most hosts first. exact: see
-    ``gathered``.
+    ``gather_output``.
     """
     if gather:
         groups = _groups(blocks, exact=exact)
@@ -56,7 +56,7 @@ def _counted(names: Sequence[str]) -> str:
 def differences(blocks: Mapping[str, bytes], *, exact: bool = False) -> Iterator[bytes]:
     """Unified diffs of the other blocks, empty ones too, against the most frequent one.
 
-    exact: see ``gathered``.
+    exact: see ``gather_output``.
     """
     groups = _groups(blocks, silent=True, exact=exact)
     if len(groups) < 2:
@@ -79,7 +79,7 @@ def _groups(
 ) -> list[tuple[list[str], bytes]]:
     """Hosts with equal blocks, and the text to show for them; most hosts first."""
     said = ((name, ended(block)) for name, block in blocks.items() if block or silent)
-    groups = sorted(gather(said), key=lambda one: -len(one[0]))
+    groups = sorted(gather_blocks(said), key=lambda one: -len(one[0]))
     texts = apart([block for _, block in groups], exact=exact)
     return [(names, text) for (names, _), text in zip(groups, texts, strict=True)]
 

@@ -111,7 +111,7 @@ def about(one: HostResult) -> formats.HostOutcome:
     }
 
 
-def record(one: HostResult) -> dict[str, Any]:
+def host_record(one: HostResult) -> dict[str, Any]:
     """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
     found: dict[str, Any] = {"schema": "exec/1", **about(one), "seconds": round(one.seconds, 3)}
     for title, data, dropped in (
@@ -190,7 +190,7 @@ class CopyResult(Protocol):
     hostile: bool
 
 
-def summary(
+def exec_summary(
     results: Sequence[HostResult], copies: Sequence[CopyResult], seconds: float, verb: str
 ) -> list[str]:
     """A line for each group of hosts with the same result; [] when none was served.

@@ -1,6 +1,6 @@
 """Folds equal text: whole blocks, lines while they come, and hosts with the same trouble. Pure.
 
-``gather`` folds complete output, one block a host. ``Folding`` folds lines that are still coming: a
+``gather_blocks`` folds whole blocks, one a host. ``Folding`` folds lines that are still coming: a
 line waits a short time for the same line of other ranks, and joins an earlier equal one only if the
 order of its rank's lines stays. ``grouped`` folds hosts with the same trouble: their own names,
 addresses, fingerprints and line numbers become ``{host}``, ``{address}``, ``{fingerprint}``,
@@ -32,7 +32,7 @@ _NUMBER = re.compile(rb"(?<![A-Za-z0-9_])[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _COLOUR = re.compile(rb"(\x1b\[[0-9;:]*m)")
 
 
-def gather(blocks: Iterable[tuple[Who, bytes]]) -> list[tuple[list[Who], bytes]]:
+def gather_blocks(blocks: Iterable[tuple[Who, bytes]]) -> list[tuple[list[Who], bytes]]:
     """Each different block once, with all its speakers, in order of each block's first one."""
     groups: dict[bytes, list[Who]] = {}
     for who, block in blocks:

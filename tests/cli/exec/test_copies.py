@@ -331,7 +331,7 @@ def test_progress_stands_on_a_terminal_alone(
     terminal.take()
     plan = ExecPlan((Host("n1"), Host("n2")), ("true",))
     talk: Any = object()
-    outcomes: Any = run_copy.run(plan, GetOptions(), talk, copies)
+    outcomes: Any = run_copy.run_copy(plan, GetOptions(), talk, copies)
     terminal.leave()
     assert outcomes == [Exited(0), Exited(3)]
     assert asked == [(plan, talk)]

@@ -7,7 +7,7 @@ import re
 from dispatcher.core.events import exec_events
 from dispatcher.core.events.run_events import Entry
 from dispatcher.output.exec.exec_progress import CopyProgress
-from dispatcher.output.exec.host_results import HostResult, summary
+from dispatcher.output.exec.host_results import HostResult, exec_summary
 from dispatcher.transfer.host_copy import HostCopy
 
 MIB = 1 << 20
@@ -44,15 +44,15 @@ def test_hosts_served_alike_are_one_line() -> None:
         HostCopy(True, 10, 10, 0, 1, 2), HostCopy(True, 10, 10, 0, 1, 2),
         HostCopy(True, 0, 0, 0, 0, 3), HostCopy(False, 10, 10), HostCopy(True, 5, 10),
     ]  # fmt: skip
-    assert summary(ended, told, 2.04, "sent") == [
+    assert exec_summary(ended, told, 2.04, "sent") == [
         "n[1-2]: 1 file sent, 2 equal",
         "n3: 0 files sent, 3 equal",
         "n4: all sent, by tar; 35 B in all in 2.0 s",
     ]
-    alike = summary(ended[:3], told[:3], 0.3, "fetched")
+    alike = exec_summary(ended[:3], told[:3], 0.3, "fetched")
     assert alike[-1].endswith("; 10 B from 2 hosts in 0.3 s")
     told[0].found = MIB
-    assert summary(ended[:1], told[:1], 1.0, "fetched") == [
+    assert exec_summary(ended[:1], told[:1], 1.0, "fetched") == [
         "n1: 1 file fetched, 2 equal, 1 MiB were there from an interrupted copy; 10 B in 1.0 s"
     ]
-    assert summary(ended[4:], told[:1], 1.0, "sent") == []
+    assert exec_summary(ended[4:], told[:1], 1.0, "sent") == []

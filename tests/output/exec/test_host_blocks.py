@@ -7,7 +7,7 @@ from cases import cases
 
 from dispatcher.core.events.exec_events import Exited
 from dispatcher.output.exec import host_blocks
-from dispatcher.output.exec.host_blocks import blocks_of, differences, gathered, lines_of
+from dispatcher.output.exec.host_blocks import blocks_of, differences, gather_output, lines_of
 from dispatcher.output.exec.host_results import HostResult
 
 
@@ -16,12 +16,12 @@ def test_equal_blocks_once_most_hosts_first() -> None:
     blocks = blocks_of(
         [HostResult(f"n{n}", n, Exited(0), 1.0, one) for n, one in enumerate(said, 1)]
     )
-    shown = b"".join(gathered(blocks)).decode()
+    shown = b"".join(gather_output(blocks)).decode()
     rule = "-" * 15
     assert shown == (
         f"{rule}\nn[2-3] (2)\n{rule}\nsame\n{rule}\nn1\n{rule}\nodd\n{rule}\nn5\n{rule}\nlast\n"
     )
-    bare = b"".join(gathered(blocks, label=False))
+    bare = b"".join(gather_output(blocks, label=False))
     assert bare == b"same\nodd\nlast\n"
 
 
@@ -30,7 +30,7 @@ RULE = b"-" * 15 + b"\n"
 
 def test_only_a_last_line_end_may_differ() -> None:
     said = {"n1": b"done\n", "n2": b"odd\n", "n3": b"done"}
-    assert list(gathered(said)) == [
+    assert list(gather_output(said)) == [
         RULE + b"n[1,3] (2)\n" + RULE + b"done\n", RULE + b"n2\n" + RULE + b"odd\n",
     ]  # fmt: skip
     assert list(lines_of(said, gather=True)) == [b"n[1,3]: done\n", b"n2: odd\n"]
@@ -52,20 +52,20 @@ def test_only_a_last_line_end_may_differ() -> None:
 def test_what_differs_is_different(one: bytes, other: bytes, shown: list[bytes]) -> None:
     """Bytes are compared. Two that look alike on a terminal are shown there so that they differ."""
     said = {"n1": one, "n2": other}
-    assert list(gathered(said, label=False)) == shown
-    assert list(gathered(said, label=False, exact=True)) == [one, other]
+    assert list(gather_output(said, label=False)) == shown
+    assert list(gather_output(said, label=False, exact=True)) == [one, other]
     assert len(list(differences(said))) == len(list(differences(said, exact=True))) == 1
     assert list(differences({"n1": one, "n2": one})) == []
 
 
 def test_a_terminal_cannot_be_told_anything() -> None:
-    shown = b"".join(gathered({"n1": b"\x1b]0;x\x07\n10%\r20%\n"}))
+    shown = b"".join(gather_output({"n1": b"\x1b]0;x\x07\n10%\r20%\n"}))
     assert b"\x1b" not in shown
     assert b"\n20%\n" in shown
 
 
 def test_the_head_of_a_block() -> None:
-    (shown,) = gathered({"n1": b"x\n", "n2": b"x\n"}, what=" stderr")
+    (shown,) = gather_output({"n1": b"x\n", "n2": b"x\n"}, what=" stderr")
     assert shown == RULE + b"n[1-2] (2) stderr\n" + RULE + b"x\n"
 
 

@@ -14,7 +14,7 @@ from cases import cases
 from dispatcher.core.events import exec_events
 from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, NotCopied, NotStarted
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.exec.host_results import HostResult, describe, outcome_text, record
+from dispatcher.output.exec.host_results import HostResult, describe, host_record, outcome_text
 
 GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "exec-output.md"
 REFUSED = Failure(Kind.REFUSED, "no\x1b[2J", "is it up?")
@@ -105,13 +105,13 @@ def test_names_of_hosts_take_no_more_than_so_many_columns() -> None:
 
 
 def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
-    first = record(HostResult("n1", 0, Exited(3), 2.5, b"text\n", stdout_dropped=7))
+    first = host_record(HostResult("n1", 0, Exited(3), 2.5, b"text\n", stdout_dropped=7))
     assert (first["outcome"], first["code"], first["stdout"], first["seconds"]) == (
         "exited", 3, "text\n", 2.5,
     )  # fmt: skip
     assert first["stdout_dropped"] == 7
     assert "stderr_dropped" not in first
-    second = record(HostResult("n2", 1, Failed(Failure(Kind.AUTH, "no")), 2.5, b"\xff\0"))
+    second = host_record(HostResult("n2", 1, Failed(Failure(Kind.AUTH, "no")), 2.5, b"\xff\0"))
     assert (second["outcome"], second["kind"]) == ("failed", "authentication failed")
     assert second["stdout_base64"] == "/wA="
     assert "stdout" not in second
@@ -136,11 +136,11 @@ def test_one_host_in_json(outcome: exec_events.Outcome, told: dict[str, object])
     plain = {"schema": "exec/1", "ok": False, "code": None, "signal": None, "kind": None,
              "message_code": None, "seconds": 0.0, "host": "n1", "index": 4,
              "words": outcome_text(outcome), "stdout": "", "stderr": ""}  # fmt: skip
-    assert record(HostResult("n1", 4, outcome)) == {**plain, **told}
+    assert host_record(HostResult("n1", 4, outcome)) == {**plain, **told}
 
 
 def test_a_letter_that_was_cut_off_does_not_make_text_bytes() -> None:
-    told = record(HostResult("n1", 0, Exited(0), 0.0, "aä".encode()[:2], b"ab\xc3", 4))
+    told = host_record(HostResult("n1", 0, Exited(0), 0.0, "aä".encode()[:2], b"ab\xc3", 4))
     assert (told["stdout"], told["stdout_dropped"], told["stderr_base64"]) == ("a", 5, "YWLD")
 
 
@@ -165,7 +165,7 @@ def test_what_the_guide_says_of_jq(line: str, shown: bytes) -> None:
     (rest,) = [rest for command, rest in written if command == line]
     said = (b"\\xff\n", b"\xff\n", b"\xc3\xa4\n\0", b"\\xff\n")
     told = [
-        record(HostResult(f"n{node + 1}", node, Exited(3 * (node == 2)), 0.0, text))
+        host_record(HostResult(f"n{node + 1}", node, Exited(3 * (node == 2)), 0.0, text))
         for node, text in enumerate(said)
     ]
     done = subprocess.run(

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.output.text import fold
-from dispatcher.output.text.fold import Folded, Folding, gather, masked
+from dispatcher.output.text.fold import Folded, Folding, gather_blocks, masked
 
 
 def test_blocks() -> None:
     blocks = [("n1", b"a\n"), ("n2", b"b\n"), ("n3", b"a\n")]
-    assert gather(blocks) == [(["n1", "n3"], b"a\n"), (["n2"], b"b\n")]
+    assert gather_blocks(blocks) == [(["n1", "n3"], b"a\n"), (["n2"], b"b\n")]
 
 
 @cases(
