@@ -48,10 +48,11 @@ MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 314
 #: room -> most lines, those of its comments and docstrings included. A commit that needs more takes
 #: them from another room here, or says in one sentence beside the number why the whole grows
 MOST_LINES = {
-    # the whole grew by 2,400 for endings as machines bring them, lines that people type to other
-    # tools, and what NCCL and GPUs say; one machine in remote takes what arrives of put and of get
+    # the whole grew by 1,700 for endings as machines bring them, lines that people type to other
+    # tools, and what NCCL and GPUs say. One reader in remote takes what arrives of put and of get.
+    # The tests grew by 140 for names of jobs and commands at their end
     "model": 2_735, "remote": 10_860, "comm": 2_925, "plan": 5_070, "checks": 3_325,
-    "bootstrap": 920, "core": 7_150, "transport": 8_520, "transfer": 2_005, "output": 7_500,
+    "bootstrap": 900, "core": 7_150, "transport": 8_520, "transfer": 2_005, "output": 7_500,
     "jobs": 1_090, "runner": 4_110, "api": 2_375, "cli": 11_145,
     "scripts": 9_170, "tests": 104_140,
 }  # fmt: skip
