@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 import click
 
 from dispatcher.cli import aligned, print_json, print_lines
-from dispatcher.cli.options.declaration import Options, json_option, option, preset
+from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.jobs import registry
 from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
@@ -59,29 +59,29 @@ class JobsOptions(Options):
     restarting (they will start again soon), paused (its launcher, by Ctrl-Z), or ended. A job is
     dead if its launcher was killed: it has no verdict. dispatch kill ends its leftover processes;
     then it counts as ended, with exit code 125.
+
+    With GLOB, list only jobs whose name (--name) fits it.
     """
 
     examples = (
         ("dispatch jobs", "running ones, and those of the last 7 days that no terminal had"),
         ("dispatch jobs -a", "all jobs on record, with their verdicts"),
-        ("dispatch jobs -a --name 'lr-*'", "the jobs of a sweep"),
+        ("dispatch jobs -a 'lr-*'", "the jobs of a sweep"),
         ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
     )
 
     everything: bool = option(
         "-a", "--all", help="Also list ended foreground runs and older runs, and show verdicts."
     )
-    name: str | None = preset(
-        metavar="GLOB", help="List only jobs whose name (--name) fits GLOB.", usual="all"
-    )
+    glob: str | None = argument(metavar="[GLOB]")
     as_json: bool = json_option("the list")
 
 
 def jobs(options: JobsOptions) -> int:
     """Print the table of jobs; the exit code."""
     known = registry.jobs()
-    if options.name is not None:
-        known = [job for job in known if fnmatchcase(job.name or "", options.name)]
+    if options.glob is not None:
+        known = [job for job in known if fnmatchcase(job.name or "", options.glob)]
     found = [_listed(job) for job in known if options.everything or _is_of_interest(job)]
     if options.as_json:
         print_json(found)

@@ -99,10 +99,10 @@ def test_names_and_verdicts(on_record: OnRecord, capsys: pytest.CaptureFixture[s
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == [
         "NAME", "lr-1", "lr-2", "-",
     ]  # fmt: skip
-    assert cli.main(["jobs", "--all", "--name", "lr-*"]) == 0
+    assert cli.main(["jobs", "--all", "lr-*"]) == 0
     lines = [line.split("train.py")[-1].strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1:] == ["-", "rank 1 on n2:\\x1b exit code 3 [rank-failed]"]
-    assert cli.main(["jobs", "--name", "nothing"]) == 0
+    assert cli.main(["jobs", "nothing"]) == 0
     assert capsys.readouterr().err == "no jobs\n"
 
 

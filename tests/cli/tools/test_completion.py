@@ -52,7 +52,7 @@ def offered(line: str) -> list[str]:
         # names of options, each once unless it may be repeated
         ("--max_r", ["--max-restarts"]), ("-n", ["-n"]), ("--np 2 --np", ["--nproc-per-node"]),
         ("--env-file a --env-f", ["--env-file"]),
-        ("jobs --", ["--all", "--json", "--name", "--profile", "--help"]),
+        ("jobs --", ["--all", "--json", "--profile", "--help"]),
         # their values
         ("--map-by ", ["core", "gpu", "node", "numa", "slot", "socket"]),
         ("--map-by=s", ["--map-by=slot", "--map-by=socket"]), ("--stdin ", ["none", "all"]),
