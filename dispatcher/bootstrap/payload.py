@@ -175,7 +175,7 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
     first, last: names or absolute paths to try before and after the usual ones;
     they come from the user's flags and hostfile. One in ``last`` that would need
     quoting is left out. run_id: put into the agent's environment, by which it is found.
-    ``PASSED_OVER`` tells the agent that it runs by another than the first of ``first``.
+    In ``PASSED_OVER`` the agent finds the first of ``first``, if another Python runs it.
     Raises: UsageError for one in ``first`` that would need quoting.
     """
     for name in first:

@@ -327,7 +327,6 @@ def test_an_order_may_come_in_pieces_and_more_than_one(
     viewer = Viewer(tmp_path)
     for piece in (ATTACH[:9], ATTACH[9:] + b"\n" + b'{"order": "stop"', b"}\n" + ATTACH + b"\n"):
         viewer.link.sendall(piece)
-        time.sleep(0.02)  # so that it comes alone, which the test does not need
     wait_for(lambda: run.ways, 30, "the second order is heard")
     server.say("note: y")
     assert viewer.until("say")["line"] == "note: x"  # it is greeted once

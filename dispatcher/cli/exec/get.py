@@ -29,7 +29,7 @@ class GetOptions(CopyOptions, section="Files"):
 
     A ~ at the start is the home folder on the host. *, ? and [...] match names as in a shell,
     unless a file has exactly that name; a match keeps its path from the first wildcard on:
-    '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. No host can write outside its folder. A
+    '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. Each host writes only in its own folder. A
     file with the same size and time is not fetched again, and an interrupted copy goes on where it
     stopped.
 

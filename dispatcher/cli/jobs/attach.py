@@ -398,7 +398,7 @@ def follow(watch: Watch, call: JobConnection) -> int:
 
 
 def _until_the_end(watch: Watch, call: JobConnection) -> dict[str, Any] | None:
-    """Show the job until the launcher is gone; the end that it told, as the record has it."""
+    """Show the job until its launcher is gone; the end that it sent, in the form of the record."""
     try:
         for fields in call.frames():
             watch.tick()

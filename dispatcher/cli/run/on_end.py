@@ -1,7 +1,7 @@
 """``--on-end``: runs the user's command when a run ends, hangs, or restarts after a failure.
 
-It is a sink: no command, however slow or wrong, changes the run. Each runs on this machine and in a
-session of its own, so that Ctrl-C and the end of the terminal do not reach it.
+It is a sink, so a slow or wrong command does not change the run. A command runs on this machine, in
+its own session, so that Ctrl-C and the end of the terminal do not reach it.
 docs/guides/notifications.md lists its variables and its standard input.
 """
 
@@ -42,7 +42,7 @@ MOST_TEXT = 1000
 
 
 class _Call(threading.Thread):
-    """Runs ``command`` once; at the end ``trouble`` says why it failed, "" if it did not.
+    """Runs ``command`` once. trouble: why it failed; "" if it did not.
 
     document: its standard input. until: when it is killed, by the monotonic clock.
     """

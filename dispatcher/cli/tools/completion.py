@@ -74,7 +74,7 @@ class _Shell(ShellComplete):
         self.cli = load_command(name or "run")
         args, bare = args[bool(name) :], bare_of(self.cli)
         last = args[-1].replace("_", "-") if args else ""
-        if last in bare:  # the next word is no value of it
+        if last in bare:  # the next word is not its value
             args[-1] = f"{last}={bare[last]}"
         found = super().get_completions(args, incomplete)
         found = [one for one in found if not _LIVE.search(one.value.removeprefix(incomplete))]
