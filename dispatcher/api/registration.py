@@ -41,8 +41,8 @@ class JobRecord(Sink):
     """The record of the run of ``session``, for which it is a sink; ``conclude`` records the end.
 
     It serves the job's socket (``job_server.Orders``). reach: the flags for reaching hosts. paths:
-    of its files, if it keeps any. say: prints a note if there is no record (a home that is full or
-    read-only); the run goes on. tell: gives the run an order of another shell. program_of: the program
+    of its files, if it keeps any. say: prints a note if there is no record (a full or read-only
+    home); the run goes on. tell: gives the run an order of another shell. program_of: the program
     for the new words of a restart. slow: lines on slow ranks. started: called with the number of
     ranks when all run; given only in the background. by_program: a program started the run.
     Raises: FileUnusable in the background if there is no record, for no command could reach it.

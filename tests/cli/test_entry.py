@@ -211,7 +211,7 @@ def test_another_error_of_a_file_is_a_bug(does: Does) -> None:
         (["completion", "tcsh"], "dispatch completion --help"),
         (["report", "a", "b"], "dispatch report --help"),
         (["completion"], "dispatch completion --help"),
-        (["jobs", "extra"], "dispatch jobs --help"),
+        (["jobs", "one", "more"], "dispatch jobs --help"),
     ],
 )
 def test_words_that_no_command_takes(
