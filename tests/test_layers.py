@@ -43,18 +43,19 @@ MAY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: most entries in a folder of the house, and in the house itself; most modules in all
-MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 314
+MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 330
 
 #: room -> most lines, those of its comments and docstrings included. A commit that needs more takes
 #: them from another room here, or says in one sentence beside the number why the whole grows
 MOST_LINES = {
     # the whole grew by 1,700 for endings as machines bring them, lines that people type to other
     # tools, and what NCCL and GPUs say. One reader in remote takes what arrives of put and of get.
-    # The tests grew by 140 for names of jobs and commands at their end
-    "model": 2_735, "remote": 10_860, "comm": 2_925, "plan": 5_070, "checks": 3_325,
-    "bootstrap": 900, "core": 7_150, "transport": 8_520, "transfer": 2_005, "output": 7_500,
-    "jobs": 1_090, "runner": 4_110, "api": 2_375, "cli": 11_145,
-    "scripts": 9_170, "tests": 104_140,
+    # The whole grows by what a team asks of a tool that it uses for months: containers, the history
+    # of jobs, who uses the GPUs, hosts that fail again, profiles
+    "model": 2_835, "remote": 11_460, "comm": 2_925, "plan": 5_470, "checks": 3_425,
+    "bootstrap": 1_000, "core": 7_450, "transport": 9_120, "transfer": 2_205, "output": 7_900,
+    "jobs": 1_490, "runner": 4_710, "api": 2_575, "cli": 12_445,
+    "scripts": 9_370, "tests": 107_140,
 }  # fmt: skip
 
 #: the standard modules that the agent may load: each is on the path of every start
