@@ -43,7 +43,7 @@ class Stopped(DispatchError):
     code = "interrupted"
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"ended by {signal.Signals(signum).name} while hosts were looked at")
+        super().__init__(f"{signal.Signals(signum).name} came while hosts were asked")
         self.exit_code = errors.SIGNAL_BASE + signum
 
 

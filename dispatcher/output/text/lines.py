@@ -110,7 +110,7 @@ class Spill:
         if self._free:
             return self._free.pop()
         if (self._blocks + 1) * BLOCK > self._limit:
-            raise OSError(f"{size(self._limit)} are all it may take")
+            raise OSError(f"it may take {size(self._limit)} at most")
         self._blocks += 1
         return self._blocks - 1
 

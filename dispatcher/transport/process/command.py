@@ -57,7 +57,7 @@ class CommandTransport(Transport):
                 return Failure(Kind.CONFIG, why)
         for field, said in (("user", target.user), ("port", target.port)):
             if said is not None and field not in self._fields:
-                why = f"{field} {said} is asked for, and the transport command has no {{{field}}}"
+                why = f"{field} {said} is set, and the transport command has no {{{field}}}"
                 return Failure(Kind.CONFIG, why)
         return start([word.format_map(values) for word in self._template], self._pump)
 

@@ -78,7 +78,7 @@ def test_no_more_than_half_of_what_is_free(spill: Spill, monkeypatch: pytest.Mon
     spill.broken = 2
     assert spill.words() == [
         f"2 lines of more than 64 KiB came in pieces, as marked: no room in {tempfile.tempdir}: "
-        "128 KiB are all it may take"
+        "it may take 128 KiB at most"
     ]
 
 

@@ -49,9 +49,9 @@ def test_the_words_of_a_program(words: tuple[str, ...], target: Target, output: 
         (ALL, Target("n1", "me"), "the transport command wants {port}, which is not given"),
         (ALL, Target("n1", None, 22), "the transport command wants {user}, which is not given"),
         (("ssh", "{host}"), Target("n1", "me"),
-         "user me is asked for, and the transport command has no {user}"),
+         "user me is set, and the transport command has no {user}"),
         (("ssh", "{host}", "{user}"), Target("n1", "me", 22),
-         "port 22 is asked for, and the transport command has no {port}"),
+         "port 22 is set, and the transport command has no {port}"),
         (("ssh", "{host}"), Target("-n1"), "bad host name: '-n1'"),
     ],
 )  # fmt: skip
