@@ -123,6 +123,13 @@ class JobRecord(Sink):
 
         return fields_of(picture_of(self._state))
 
+    def progress(self) -> Mapping[str, Any]:
+        """The ranks' last progress as text, and the seconds left."""
+        with self._state.lock:
+            pace = self._state.pace
+            left = None if pace is None else pace.left(self._state.clock())
+            return {"reached": self._state.reached, "left": left}
+
     def table(self) -> Mapping[str, Any]:
         """The state of each rank, as plain values."""
         from dispatcher.output.monitor.run_picture import snapshot_of

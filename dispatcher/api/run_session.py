@@ -137,6 +137,7 @@ class RunSession:
             agent_python=agent_python,
             sample_every=sample_every,
             sink_failed=sink_failed or self._warn_about,
+            reached=self.state.progressed,
         )
         self.home, self.host_of = self._runner.home, self._runner.host_of
         self.program_of = self.state.program_of
@@ -154,7 +155,7 @@ class RunSession:
     @property
     def reached(self) -> str:
         """The latest match of ``--progress-line`` in the ranks' output; "" for none yet."""
-        return self._runner.reached
+        return self.state.reached
 
     def tell(self, event: Event) -> None:
         """Send the run ``event``; from any thread or signal handler."""

@@ -60,6 +60,9 @@ class Orders(Protocol):
     def picture(self) -> Mapping[str, Any]:
         """The progress of the run, as plain values."""
 
+    def progress(self) -> Mapping[str, Any]:
+        """The ranks' last progress as text, and the seconds left, if they are known."""
+
     def table(self) -> Mapping[str, Any]:
         """The state of each rank, likewise."""
 
@@ -267,6 +270,9 @@ class JobServer(ev.Sink):
             elif order["order"] == "stacks":
                 client.wants_stacks = True
                 self._orders.gather()
+            elif order["order"] == "progress":
+                with self._lock:
+                    client.waiting.append(frame(type="progress", **self._orders.progress()))
             elif order["order"] == "stop":
                 self._orders.stop(job_socket.way_to_stop(order))
             elif order["order"] == "restart":

@@ -1,10 +1,11 @@
 """The socket of a job: its place, its protocol, and the client's side.
 
 A client sends one line of JSON, its order: ``attach`` (with ``notes``, ``picture``, ``table``:
-seconds), ``stop`` (``now``, ``signal``), ``stacks``, or ``restart`` (``words``, ``exports``). The
-launcher sends frames, each a line of JSON with a ``type``: ``picture``, ``table``, ``stacks``,
-``restarted``, ``refused``, ``say``, and last ``verdict``. Lines are bounded; unknown types are
-ignored. The output of the ranks does not go this way: it is in the job's files.
+seconds), ``stop`` (``now``, ``signal``), ``stacks``, ``progress``, or ``restart`` (``words``,
+``exports``). The launcher sends frames, each a line of JSON with a ``type``: ``picture``,
+``table``, ``stacks``, ``progress``, ``restarted``, ``refused``, ``say``, and last ``verdict``.
+Lines are bounded; unknown types are ignored. The output of the ranks does not go this way: it is in
+the job's files.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import os
 import signal
 import socket
 import struct
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ LONGEST_LINE = 64 << 20
 #: seconds between two samples
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
-ORDERS = ("attach", "stop", "stacks", "restart")
+ORDERS = ("attach", "stop", "stacks", "progress", "restart")
 #: signals that a job may be stopped with: all except those that no program can handle
 PASSED_ON = frozenset(range(65)) - {9, 19, 32, 33}
 
@@ -175,6 +177,51 @@ def is_ours(link: socket.socket) -> bool:
     return int(uid) in (os.geteuid(), 0)
 
 
+def connected(folder: Path) -> socket.socket:
+    """A connection to the launcher whose record is in ``folder``. Raises: OSError."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # connect waits for ever where the queue of a launcher that hangs is full
+    wait = struct.pack("ll", CONNECT_TIMEOUT, 0)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+    try:
+        at = os.open(folder, os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            link.connect(f"/proc/self/fd/{at}/control")
+        finally:
+            os.close(at)
+    except OSError:
+        link.close()
+        raise
+    return link
+
+
+def progress_of(jobs: Iterable[Job], seconds: float) -> dict[str, tuple[str, float | None]]:
+    """Run id -> the last progress of each job and the seconds left, None where they are unknown.
+
+    Launchers that do not answer within ``seconds``, all together, are left out.
+    """
+    asked, found = {}, {}
+    with contextlib.ExitStack() as links:
+        for job in jobs:
+            with contextlib.suppress(OSError):
+                link = asked[job.run_id] = links.enter_context(connected(job.folder))
+                link.sendall(json.dumps({"order": "progress"}).encode() + b"\n")
+        until = time.monotonic() + seconds
+        for run_id, link in asked.items():
+            with contextlib.suppress(OSError, Malformed):
+                frames = Frames()
+                while run_id not in found:
+                    link.settimeout(max(0.001, until - time.monotonic()))
+                    if not (data := link.recv(1 << 16)):
+                        break
+                    for fields in frames.feed(data):
+                        match fields:
+                            case {"type": "progress", "reached": str(reached), "left": left}:
+                                known = isinstance(left, (int, float)) and 0 <= left < 1e12
+                                found[run_id] = reached, float(left) if known else None
+    return found
+
+
 class JobConnection:
     """A connection to the launcher of ``job``; ``frames`` reads its messages.
 
@@ -188,18 +235,9 @@ class JobConnection:
             raise not_running(job)
         self._job = job
         self._said = self.frames()
-        self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # connect waits for ever where the queue of a launcher that hangs is full
-        wait = struct.pack("ll", CONNECT_TIMEOUT, 0)
-        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         try:
-            at = os.open(job.folder, os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                self._link.connect(f"/proc/self/fd/{at}/control")
-            finally:
-                os.close(at)
+            self._link = connected(job.folder)
         except OSError:
-            self._link.close()
             raise not_running(find(job.run_id)) from None  # it may have ended since it was found
 
     def order(self, order: str, **fields: Any) -> None:

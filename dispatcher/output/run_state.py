@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import (
@@ -24,6 +25,9 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.plan.job.placement import place
+
+if TYPE_CHECKING:
+    from dispatcher.core.events.progress import Pace
 
 #: states of a host, in the order in which they are passed
 WAITING, CONNECTING, CONNECTED, CHECKED, RUNNING, ENDED, LOST = range(7)
@@ -108,6 +112,7 @@ class RunState(Sink):
         self.began = self.clock()
         self._attempt = 0
         self.lock = threading.Lock()
+        self.reached = ""  # the last find of --progress-line, such as step 1200
         self._begin(0)
 
     def _name(self, hosts: Sequence[str]) -> None:
@@ -123,6 +128,7 @@ class RunState(Sink):
         self.tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and its text
         self.shares = CpuShares()
         self.stopping: str | None = None
+        self.pace: Pace | None = None  # of the rank that reported progress first
         self._awaited = world_size  # ranks that have yet to be started
         self._on: dict[int, list[int]] = {}  # host -> its ranks
         self._seats: Counter[tuple[int, int]] = Counter()  # (host, world) -> ranks so far
@@ -161,6 +167,19 @@ class RunState(Sink):
             known = self.ranks.get(rank)
             if known is not None:
                 known.wrote = now
+
+    def progressed(self, rank: int, text: str, part: tuple[float, float] | None) -> None:
+        """Take a find of ``--progress-line``, with (done, total) if it has them."""
+        with self.lock:
+            self.reached = text
+            if part is None:
+                return
+            if self.pace is None:
+                from dispatcher.core.events.progress import Pace  # few runs need it
+
+                self.pace = Pace(rank)
+            if self.pace.rank == rank:  # others are a little ahead or behind
+                self.pace.take(self.clock(), *part)
 
     def event(self, entry: Entry) -> None:
         event = entry.event

@@ -43,6 +43,9 @@ class Run:
         self.asked.append("picture")
         return self.shown
 
+    def progress(self) -> Mapping[str, Any]:
+        return {"reached": "step 3/9", "left": 2.5}
+
     def table(self) -> Mapping[str, Any]:
         self.asked.append("table")
         return {"t": 2}
@@ -147,6 +150,14 @@ def test_a_viewer_hears_what_went_before_and_all_that_comes(
     assert (verdict["exit_code"], verdict["lines"]) == (7, ["error: it failed"])
     assert viewer.is_hung_up()
     assert not (tmp_path / "control").exists()
+
+
+def test_the_progress_is_told_once_and_costs_no_picture(
+    server: JobServer, tmp_path: Path, run: Run
+) -> None:
+    viewer = Viewer(tmp_path, b'{"order": "progress"}')
+    assert viewer.until("progress") == {"type": "progress", "reached": "step 3/9", "left": 2.5}
+    assert run.asked == []
 
 
 def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(tmp_path: Path, run: Run) -> None:

@@ -88,6 +88,19 @@ def sample(at: float, *cpu: float) -> NodeSampled:
     return NodeSampled(0, at, ranks)
 
 
+def test_the_time_left_follows_one_rank_of_the_attempt() -> None:
+    run = Run()
+    run.state.progressed(3, "step 1/9", (1, 9))
+    run.now += 10
+    run.state.progressed(0, "step 1/9", (1, 9))  # another is a little behind
+    run.state.progressed(3, "step 3/9", (3, 9))
+    run.state.progressed(3, "saved", None)
+    found = run.happens()
+    assert (found.reached, found.left) == ("saved", 30.0)
+    found = run.happens(ev.RanksPlaced(4, "a", 1, restart=1))
+    assert (found.reached, found.left) == ("saved", None)
+
+
 def test_silent_ranks_until_they_write_or_end() -> None:
     run = Run()
     run.happens(*(ev.RankSpawned(0, rank, 7) for rank in range(4)))

@@ -309,7 +309,8 @@ class RemoteProgress:
         """The last picture, with its times moved to now."""
         last, age = self._last, self._clock() - self._heard_at
         since = None if last.since_line is None else last.since_line + age
-        return replace(last, seconds=last.seconds + age, since_line=since)
+        left = None if last.left is None else max(0.0, last.left - age)
+        return replace(last, seconds=last.seconds + age, since_line=since, left=left)
 
 
 class Watch:

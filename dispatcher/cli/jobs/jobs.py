@@ -11,12 +11,16 @@ import click
 from dispatcher.cli import aligned, print_json, print_lines
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import progress_of
 from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
+from dispatcher.output.monitor.run_picture import progress_text
 from dispatcher.output.text.sanitize import sanitize_text
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
+#: seconds that running jobs have, together, to report their progress
+PATIENCE = 1.0
 #: seconds for which an ended job is recent
 RECENT = 7 * 86400
 
@@ -30,7 +34,8 @@ class ListedJob(Document):
     ended: seconds since 1970. logs: the folder of its files. name: as --name gave it. verdict:
     dispatch's lines at the end. commit: of git, of the folder where it was started,
     when its ranks last started. dirty: whether files that git knows differed from it. Both are null
-    if unknown.
+    if unknown. ``progress`` is the last match of --progress-line, and ``left`` the seconds until
+    all is done. Both are null if unknown, and for jobs that do not run.
     """
 
     schema = "job/1"
@@ -50,6 +55,8 @@ class ListedJob(Document):
     verdict: tuple[str, ...]
     commit: str | None
     dirty: bool | None
+    progress: str | None
+    left: float | None
 
 
 class JobsOptions(Options):
@@ -58,7 +65,8 @@ class JobsOptions(Options):
     STATE is the job's state: connecting, starting, running, stopping (its ranks are ending),
     restarting (they will start again soon), paused (its launcher, by Ctrl-Z), or ended. A job is
     dead if its launcher was killed: it has no verdict. dispatch kill ends its leftover processes;
-    then it counts as ended, with exit code 125.
+    then it counts as ended, with exit code 125. PROGRESS is what --progress-line found last, and
+    the time left if that shows a total, as in step 120/1000.
 
     With GLOB, list only jobs whose name (--name) fits it.
     """
@@ -82,14 +90,21 @@ def jobs(options: JobsOptions) -> int:
     known = registry.jobs()
     if options.glob is not None:
         known = [job for job in known if fnmatchcase(job.name or "", options.glob)]
-    found = [_listed(job) for job in known if options.everything or _is_of_interest(job)]
+    known = [job for job in known if options.everything or _is_of_interest(job)]
+    running = (one for one in known if one.state == registry.RUNNING)
+    progress = progress_of((one for one in running if one.phase != registry.PAUSED), PATIENCE)
+    found = [_listed(job, *progress.get(job.run_id, ("", None))) for job in known]
     if options.as_json:
         print_json(found)
     elif not found:
         click.echo("no jobs", err=True)
     else:
         rows = list(map(_row, found))
-        shown = {"NAME": any(job.name for job in found), "VERDICT": options.everything}
+        shown = {
+            "NAME": any(job.name for job in found),
+            "PROGRESS": any(job.progress for job in found),
+            "VERDICT": options.everything,
+        }
         titles = [title for title in rows[0] if shown.get(title, True)]
         print_lines(aligned([titles, *([row[title] for title in titles] for row in rows)]))
     return 0
@@ -101,7 +116,7 @@ def _is_of_interest(job: registry.Job) -> bool:
     return job.detached or job.by_program or job.state in (registry.RUNNING, registry.DEAD)
 
 
-def _listed(job: registry.Job) -> ListedJob:
+def _listed(job: registry.Job, progress: str, left: float | None) -> ListedJob:
     return ListedJob(
         id=job.run_id, state=job.phase, exit_code=job.exit_code, ranks=job.ranks,
         hosts=fold(name for name, _, _ in job.hosts), program=job.program,
@@ -109,7 +124,7 @@ def _listed(job: registry.Job) -> ListedJob:
         ended=None if job.end is None else job.end["ended"],
         logs=None if job.logs is None else str(job.logs), detached=job.detached, name=job.name,
         verdict=tuple(map(str, job.end["verdict"])) if job.end else (),
-        commit=job.commit, dirty=job.is_dirty,
+        commit=job.commit, dirty=job.is_dirty, progress=progress or None, left=left,
     )  # fmt: skip
 
 
@@ -123,6 +138,7 @@ def _row(job: ListedJob) -> dict[str, str]:
         "AGE": age(time.time() - job.began),
         "HOSTS": _short(job.hosts),
         "PROGRAM": _short(sanitize_text(shlex.join(job.program))),
+        "PROGRESS": progress_text(job.progress or "-", job.left),
         "VERDICT": _short(sanitize_text((*job.verdict, "-")[0]), 2 * WIDEST),
     }
 

@@ -11,11 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from dispatcher.model.frozen import Document, Value, fields_of, value
+from dispatcher.model.names import duration
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
 from dispatcher.output.text.lines import wiped_bar
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import rank_name
 
+#: characters of the last progress that are shown
+MOST_REACHED = 40
 #: letter of proc(5) -> word
 _WORDS = {
     "R": "runs", "S": "sleeps", "D": "in disk wait", "T": "stopped", "t": "traced",
@@ -29,7 +32,8 @@ class Picture(Value):
 
     ranks: ``running``, ``done``, ``failed`` and ``lost`` -> count. silent: ranks that were
     reported as stalled and have written nothing since; silent_for: the seconds of that
-    report. idle: those of them that use no CPU.
+    report. idle: those of them that use no CPU. ``reached`` is the last find of
+    ``--progress-line``, and ``left`` the seconds until all is done, if that line shows it.
     """
 
     hosts: Mapping[int, int]
@@ -42,6 +46,8 @@ class Picture(Value):
     silent_for: float = 0.0
     stopping: str | None = None
     idle: tuple[int, ...] = ()
+    reached: str = ""
+    left: float | None = None
 
     def __post_init__(self) -> None:
         if not self.hosts.keys() <= set(range(len(STATES))):
@@ -68,7 +74,18 @@ def _picture(state: RunState) -> Picture:
         silent_for=min(state.silent.values(), default=0.0),
         stopping=state.stopping,
         idle=tuple(rank for rank in silent if state.shares.is_idle(rank)),
+        reached=state.reached,
+        left=None if state.pace is None else state.pace.left(now),
     )
+
+
+def progress_text(reached: str, left: float | None) -> str:
+    """``step 120/1000, 5 min left``, harmless for a terminal and short."""
+    text = sanitize_text(reached)
+    text = (
+        text if len(text) <= MOST_REACHED else text[: MOST_REACHED - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    )
+    return text if left is None else f"{text}, {duration(round(left))} left"
 
 
 def decode_picture(plain: Any) -> Picture | None:
@@ -107,7 +124,8 @@ class TopRank(Value):
 class Snapshot(Document):
     """``dispatch top --json``.
 
-    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, as text.
+    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, as text. ``progress`` is
+    the last match of --progress-line, or "", and ``left`` the seconds until all is done, or null.
     """
 
     schema = "top/1"
@@ -116,6 +134,8 @@ class Snapshot(Document):
     ranks: tuple[TopRank, ...]
     late_gpus: tuple[str, ...] = ()
     slow: tuple[str, ...] = ()
+    progress: str = ""
+    left: float | None = None
 
     def plain(self) -> dict[str, Any]:
         """As values of JSON, for ``of_plain``."""
@@ -139,7 +159,8 @@ def snapshot_of(state: RunState, slow: Sequence[str] = ()) -> Snapshot:
     with state.lock:
         ranks = [_row(state, rank, known) for rank, known in sorted(state.ranks.items())]
         late = tuple(state.hosts[node] for node in sorted(state.late))
-        return Snapshot(_picture(state), tuple(ranks), late, tuple(slow))
+        picture = _picture(state)
+        return Snapshot(picture, tuple(ranks), late, tuple(slow), picture.reached, picture.left)
 
 
 def _row(state: RunState, rank: int, known: Rank) -> TopRank:

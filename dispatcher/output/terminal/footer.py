@@ -17,7 +17,7 @@ from rich.text import Text
 
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import clock, duration, plural
-from dispatcher.output.monitor.run_picture import Picture
+from dispatcher.output.monitor.run_picture import Picture, progress_text
 from dispatcher.output.run_state import CHECKED, LOST, RUNNING, STATES
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
@@ -60,6 +60,8 @@ class Footer:
         if picture.ranks:
             parts.append(_about_ranks(picture))
         parts.append(Text(clock(picture.seconds)))
+        if picture.reached:
+            parts.append(Text(progress_text(picture.reached, picture.left), "cyan"))
         if picture.since_line is not None:
             rate = f"{self._rate(picture):,.0f}"
             parts.append(Text(f"{rate} line{'' if rate == '1' else 's'}/s"))

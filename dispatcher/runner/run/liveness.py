@@ -135,12 +135,20 @@ MOST_SHOWN = 80
 
 
 class ProgressLine:
-    """Calls ``seen(node, rank, first, last match)`` for output in which a line has ``pattern``.
+    """Calls ``seen(node, rank, first, last match, part)`` for output with ``pattern`` in a line.
 
+    ``part`` is (done, total) of the last match, or None.
     Each stream is fed by one thread only, so the pieces of its lines need no lock.
     """
 
-    def __init__(self, pattern: str, seen: Callable[[int, int, str, str], None]) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        seen: Callable[[int, int, str, str, tuple[float, float] | None], None],
+    ) -> None:
+        from dispatcher.core.events.progress import part_of  # few runs have a pattern
+
+        self._part_of = part_of
         self._search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
         self._seen = seen
         self._rests: dict[tuple[int, int], bytes] = {}
@@ -162,7 +170,7 @@ class ProgressLine:
             first, last = (
                 match[0][:MOST_SHOWN].decode("utf-8", "replace") for match in (found[0], found[-1])
             )
-            self._seen(node, rank, first, last)
+            self._seen(node, rank, first, last, self._part_of(found[-1]))
 
     def _matches(self, line: bytes) -> Iterator[re.Match[bytes]]:
         for at in range(0, max(1, len(line) - OVERLAP), MOST_PENDING - OVERLAP):

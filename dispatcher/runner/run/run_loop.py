@@ -62,7 +62,8 @@ class Runner(EventLoop):
     transport_for: host -> the way to reach it. sinks: get events. check: see ``AttemptMachine``.
     check_orphans: carries out a ``CheckOrphans``. resend: sends the working folder again, and
     reports. Both return at once. agent_python: the interpreter to try first for the agent.
-    sample_every: seconds between two samples of the ranks.
+    sample_every: seconds between two samples of the ranks. ``reached`` gets rank, text and (done,
+    total) of a find of ``--progress-line``, from the threads of hosts.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Runner(EventLoop):
         agent_python: str | None = None,
         sample_every: float | None = None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
+        reached: Callable[[int, str, tuple[float, float] | None], None] = lambda *found: None,
     ) -> None:
         self._run = RunMachine(
             plan, check=check, sync=resend is not None, machine=host_facts.identity()
@@ -121,8 +123,7 @@ class Runner(EventLoop):
             else StdinReader(lambda node, frame: self._hosts[node].send_input(frame), self.tell)
         )
         self._master_addr = ""
-        self._seen_in = -1  # the attempt in which progress was last seen
-        self._reached = ""
+        self._reached, self._seen_in = reached, -1  # the attempt in which progress was last seen
         self._verdict: Verdict | None = None
 
     @property
@@ -268,13 +269,10 @@ class Runner(EventLoop):
         self._progress.feed(node, rank, stream, data)
         self._feed.output(node, rank, stream, data)
 
-    @property
-    def reached(self) -> str:
-        """The last find of ``--progress-line``, such as ``step 1200``; "" for none yet."""
-        return self._reached
-
-    def _progressed(self, node: int, rank: int, first: str, last: str) -> None:
-        self._reached = last
+    def _progressed(
+        self, node: int, rank: int, first: str, last: str, part: tuple[float, float] | None
+    ) -> None:
+        self._reached(rank, last, part)
         if self._flow is not None:
             self._flow.progressed()
         attempt = self._hosts[node].intake.attempt

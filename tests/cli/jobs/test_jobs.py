@@ -14,8 +14,9 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.jobs.jobs import RECENT, WIDEST, age
 from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import frame, listen
 
-from ..conftest import OnRecord
+from ..conftest import Launched, OnRecord
 
 
 def told(folder: Path, **changes: Any) -> None:
@@ -106,6 +107,37 @@ def test_names_and_verdicts(on_record: OnRecord, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == "no jobs\n"
 
 
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        ({"reached": "step 3/9", "left": 130.4}, "step 3/9, 2 min left"),
+        ({"reached": "step 3\x1b[2J", "left": None}, "step 3\\x1b[2J"),
+        ({"reached": "x" * 99, "left": "soon"}, "x" * 39 + "\u2026"),
+        ({"reached": 7}, None),
+    ],
+)
+def test_the_progress_of_running_jobs(
+    launched: Launched, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    answer: dict[str, Any], shown: str | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("dispatcher.cli.jobs.jobs.PATIENCE", 30.0)
+    launched(frame(type="say", line="x"), frame(type="progress", **answer), code=None)
+    assert cli.main(["jobs"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert ("PROGRESS" in head) == (shown is not None)
+    assert row.endswith(shown or "train.py")
+
+
+def test_a_launcher_that_does_not_answer_holds_up_no_list(
+    on_record: OnRecord, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dispatcher.cli.jobs.jobs.PATIENCE", 0.05)
+    with listen(on_record()):
+        assert cli.main(["jobs", "--json"]) == 0
+    (row,) = promises.told(capsys.readouterr().out)
+    assert (row["state"], row["progress"], row["left"]) == ("running", None, None)
+
+
 def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
     folder = on_record(program=("a", "b c"), logs=Path("/logs"), detached=True)
     registry.conclude(folder, 3, [])
@@ -117,7 +149,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         "hosts": "n[1-2]", "program": ["a", "b c"],
         "pid": job.launcher.pid, "node": job.node, "began": job.began,
         "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
-        "name": None, "verdict": [], "commit": None, "dirty": None,
+        "name": None, "verdict": [], "commit": None, "dirty": None, "progress": None, "left": None,
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)
