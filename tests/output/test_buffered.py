@@ -23,9 +23,8 @@ from dispatcher.core.events.run_events import (
     RanksPlaced,
     Sink,
 )
-from dispatcher.model.errors import UsageError
 from dispatcher.output import buffered
-from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
+from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.output.monitor.metrics import Metrics
 from dispatcher.output.terminal.screen import Screen
@@ -346,34 +345,6 @@ def test_who_waits_for_a_sink_that_fails_is_told() -> None:
 
 
 # -- what a sink gets -------------------------------------------------------------------
-
-
-@cases(
-    ("text", "size", "ranks"),
-    [("0", None, [0]), ("0,3-5", 6, [0, 3, 4, 5]), (" 1 , 2-2", None, [1, 2]), ("none", 4, []),
-     ("5", 6, [5]), ("3,1", None, [1, 3])],
-)  # fmt: skip
-def test_a_set_of_ranks(text: str, size: int | None, ranks: list[int]) -> None:
-    wanted = parse_ranks(text, "--only", size)
-    assert [rank for rank in range(9) if rank in wanted] == ranks
-
-
-@cases(
-    ("text", "size", "why", "hint"),
-    [
-        ("", None, "--only: not a list of ranks: ''", "--only 0,3-5"),
-        ("a", None, "--only: not a list of ranks: 'a'", "--only 0,3-5"),
-        ("1,,2", None, "--only: not a list of ranks: '1,,2'", "--only 0,3-5"),
-        ("12345678", None, "--only: not a list of ranks: '12345678'", "--only 0,3-5"),
-        ("1, 5-3", None, "--only: 5-3: the first is larger than the last", None),
-        ("0,4", 4, "--only: 4: the world's ranks are 0-3", None),
-        ("0-4", 4, "--only: 4: the world's ranks are 0-3", None),
-    ],
-)  # fmt: skip
-def test_what_is_no_set_of_ranks(text: str, size: int | None, why: str, hint: str | None) -> None:
-    with pytest.raises(UsageError) as told:
-        parse_ranks(text, "--only", size)
-    assert (told.value.message, told.value.hint) == (why, hint)
 
 
 def test_a_sink_gets_only_what_is_wanted() -> None:

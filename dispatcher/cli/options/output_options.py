@@ -14,7 +14,7 @@ from dispatcher.model.errors import ConflictingOptions, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.model.paths import Rotation
-    from dispatcher.output.buffered import Ranks
+    from dispatcher.plan.job.placement import Ranks
 
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
@@ -187,7 +187,7 @@ def parse_size(text: str, flag: str, least: int = SMALLEST) -> int:
 
 
 def _only(options: ShowOptions, world_size: int | None) -> Ranks | None:
-    from dispatcher.output.buffered import parse_ranks
+    from dispatcher.plan.job.placement import parse_ranks
 
     if options.rank0 and options.only_ranks is not None:
         raise ConflictingOptions("--rank0 and --only-ranks exclude each other")

@@ -230,3 +230,33 @@ def rank_name(number: int) -> str:
     """The name of the rank in messages: ``3``, or ``1.0`` for a spawned rank."""
     world, rank = place(number)
     return f"{world}.{rank}" if world else str(rank)
+
+
+_PART = re.compile(r"(\d{1,7})(?:-(\d{1,7}))?")
+
+
+class Ranks:
+    """A set of rank numbers, as a list of (first, last); ``3 in ranks``."""
+
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self._spans = spans
+
+    def __contains__(self, rank: int) -> bool:
+        return any(first <= rank <= last for first, last in self._spans)
+
+
+def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
+    """Parse ``0,3-5``, or ``none``. size: of the world, if it is known. Raises: UsageError."""
+    spans = []
+    for part in [] if text == "none" else text.split(","):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise UsageError(f"{flag}: not a list of ranks: {text!r}", hint=f"{flag} 0,3-5")
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise UsageError(f"{flag}: {part.strip()}: the first is larger than the last")
+        if size is not None and last >= size:
+            raise UsageError(f"{flag}: {last}: the world's ranks are 0-{size - 1}")
+        spans.append((first, last))
+    return Ranks(spans)

@@ -9,11 +9,17 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.errors import PlanError
+from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Host
 from dispatcher.plan.hosts.filters import Choice
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.placement import TooFewSlots, divide_hosts, ranks_of, shares
+from dispatcher.plan.job.placement import (
+    TooFewSlots,
+    divide_hosts,
+    parse_ranks,
+    ranks_of,
+    shares,
+)
 
 
 @cases(
@@ -182,3 +188,31 @@ def test_numbers_of_ranks(world: int, rank: int, number: int, name: str) -> None
     assert placement.number(world, rank) == number
     assert placement.place(number) == (world, rank)
     assert placement.rank_name(number) == name
+
+
+@cases(
+    ("text", "size", "ranks"),
+    [("0", None, [0]), ("0,3-5", 6, [0, 3, 4, 5]), (" 1 , 2-2", None, [1, 2]), ("none", 4, []),
+     ("5", 6, [5]), ("3,1", None, [1, 3])],
+)  # fmt: skip
+def test_a_set_of_ranks(text: str, size: int | None, ranks: list[int]) -> None:
+    wanted = parse_ranks(text, "--only", size)
+    assert [rank for rank in range(9) if rank in wanted] == ranks
+
+
+@cases(
+    ("text", "size", "why", "hint"),
+    [
+        ("", None, "--only: not a list of ranks: ''", "--only 0,3-5"),
+        ("a", None, "--only: not a list of ranks: 'a'", "--only 0,3-5"),
+        ("1,,2", None, "--only: not a list of ranks: '1,,2'", "--only 0,3-5"),
+        ("12345678", None, "--only: not a list of ranks: '12345678'", "--only 0,3-5"),
+        ("1, 5-3", None, "--only: 5-3: the first is larger than the last", None),
+        ("0,4", 4, "--only: 4: the world's ranks are 0-3", None),
+        ("0-4", 4, "--only: 4: the world's ranks are 0-3", None),
+    ],
+)  # fmt: skip
+def test_what_is_no_set_of_ranks(text: str, size: int | None, why: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as told:
+        parse_ranks(text, "--only", size)
+    assert (told.value.message, told.value.hint) == (why, hint)
