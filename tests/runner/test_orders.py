@@ -182,6 +182,12 @@ def test_what_ranks_are_started_with() -> None:
     assert "DISPATCH_GPUS" not in common
 
 
+def test_the_words_before_a_program_are_looked_for_where_they_run() -> None:
+    plan = plan_of("a", "b", wraps=("all:nice", "3:perf stat"))
+    nice, perf = ([plan.cwd.encode(), None, {"program": word}] for word in (b"nice", b"perf"))
+    assert [prepared(plan, node)["more"] for node in (0, 1)] == [[nice], [nice, perf]]
+
+
 def test_programs_find_what_is_theirs() -> None:
     parts = (
         Part(("a.py",), np=1, cwd="sub", hosts=(("a", None),)),

@@ -68,6 +68,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         place = f" in {part.cwd}" if part.cwd != plan.cwd else ""
         words = f"{shlex.join(part.program.argv)}{which if part.size else ''}{place}"
         lines.append(f"{part.name:<11} {words}")
+    for ranks, _, command in (wrap.partition(":") for wrap in plan.wraps):
+        lines.append(f"wrapped     ranks {ranks}, by {command}")
     variables("all ranks", described["exports"])
     if plan.ranks:
         lines.append(f"rank 0      {shlex.join(plan.argv(0))}")

@@ -57,6 +57,13 @@ class ProgramOptions(Options, section="Program"):
         metavar="NAME",
         help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed passes --local_rank.",
     )
+    # no preset: it runs a program that the folder would name
+    wraps: tuple[str, ...] = option(
+        "--wrap",
+        metavar="RANKS:COMMAND",
+        help="Put COMMAND, with its own options, before the program of these ranks (0, 0-3,8 or "
+        "all), as for 0:nsys profile. May be repeated; the first is the outermost.",
+    )
     chdir: str | None = preset(metavar="DIR", help="Run in DIR on every host.", usual="this folder")
     sync: str | None = preset(
         metavar="[=DIR]",

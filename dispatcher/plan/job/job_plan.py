@@ -32,7 +32,7 @@ from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
-from dispatcher.plan.job.placement import MapBy, Placed, divide_hosts
+from dispatcher.plan.job.placement import MapBy, Placed, Ranks, divide_hosts
 from dispatcher.plan.job.request import JobSettings, Request, check_request
 from dispatcher.plan.variables import exported
 
@@ -143,8 +143,17 @@ class JobPlan(JobSettings):
         words = [word for part in self.every_part for word in (":", *part.program.argv)]
         return tuple(words[1:])
 
+    @cached_property
+    def wrappers(self) -> tuple[tuple[Ranks, tuple[str, ...]], ...]:
+        """The ranks of each ``--wrap``, and the words of its command."""
+        return tuple(map(programs.parse_wrap, self.wraps))
+
     def argv(self, rank: int) -> tuple[str, ...]:
         """The exact argument list of ``rank``; on a host with its own Python, that one."""
+        wrapper = [word for ranks, words in self.wrappers if rank in ranks for word in words]
+        return (*wrapper, *self._own_argv(rank))
+
+    def _own_argv(self, rank: int) -> tuple[str, ...]:
         part = self.part_of(rank)
         words = part.program.argv
         if self.local_rank_arg is not None:
@@ -322,6 +331,8 @@ def _placed(
         raise TooManyRanks(f"--stdin {plan.stdin}: there are only {plural(n_ranks, 'rank')}")
     if n_ranks > names.MOST_RANKS:
         raise _too_many(n_ranks)
+    for text in plan.wraps:
+        programs.parse_wrap(text, n_ranks)
     used = [(node, own) for node, own in zip(nodes, ranks, strict=True) if own]
     notices = plan.notices
     if len(used) < len(nodes):

@@ -27,7 +27,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, plural, quoted
-from dispatcher.plan.job.placement import TooFewSlots, ranks_of, shares
+from dispatcher.plan.job.placement import Ranks, TooFewSlots, parse_ranks, ranks_of, shares
 
 if TYPE_CHECKING:
     from dispatcher.plan.job.devices import NodePlan
@@ -48,6 +48,30 @@ class Program(Value):
 
     kind: Literal["script", "module", "command"]
     argv: tuple[str, ...]
+
+
+#: what ``--wrap`` looks like
+WRAP = "--wrap '0:nsys profile -o report-%q{RANK}'"
+
+
+def parse_wrap(text: str, size: int | None = None) -> tuple[Ranks, tuple[str, ...]]:
+    """The ranks and the words of ``RANKS:COMMAND``, in a world of ``size`` ranks if that is known.
+
+    Raises: UsageError.
+    """
+    import shlex  # few runs need it
+
+    ranks, colon, command = text.partition(":")
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"--wrap: {quoted(text)}: {error}", hint=WRAP) from None
+    if not colon or not words or not words[0]:
+        raise UsageError(f"--wrap: not RANKS:COMMAND: {quoted(text)}", hint=WRAP)
+    try:
+        return parse_ranks(ranks, "--wrap", size), tuple(words)
+    except UsageError as error:
+        raise UsageError(error.message, hint=WRAP) from None
 
 
 @value

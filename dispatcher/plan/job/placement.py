@@ -246,7 +246,9 @@ class Ranks:
 
 
 def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
-    """Parse ``0,3-5``, or ``none``. size: of the world, if it is known. Raises: UsageError."""
+    """Parse ``0,3-5``, ``all`` or ``none``. size: of the world, if known. Raises: UsageError."""
+    if text == "all":
+        return Ranks([(0, MOST_RANKS - 1)])
     spans = []
     for part in [] if text == "none" else text.split(","):
         match = _PART.fullmatch(part.strip())

@@ -189,6 +189,7 @@ class JobSettings(Value):
     signal_to: SignalTo = "auto"  # the first signal goes to the rank's own process, or to all of it
     restarts: Restarts = field(default_factory=Restarts)
     local_rank_arg: str | None = None  # a rank's first argument is this and =LOCAL_RANK
+    wraps: tuple[str, ...] = ()  # RANKS:COMMAND, words before the program of these ranks
     per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
     bind_to: BindTo = "auto"
     mem_bind: MemBind = "none"
@@ -336,11 +337,13 @@ def check_request(request: Request, run_id: str) -> None:
     program = request.program
     if not program.argv or not program.argv[0]:
         raise MissingArgument("no program to run", hint="dispatch -H hostfile train.py")
-    for text in (*program.argv, request.python, request.cwd):
+    for text in (*program.argv, *request.wraps, request.python, request.cwd):
         if "\0" in text:
             raise UsageError(f"a NUL byte in {quoted(text)}: no program can be given one")
     if not request.python or request.python.startswith("-"):
         raise UsageError(f"--python: not a program: {quoted(request.python)}")
+    for text in request.wraps:
+        parts.parse_wrap(text)
     local = request.local_rank_arg
     if local is not None and (not local or "=" in local or "\0" in local):
         raise UsageError(

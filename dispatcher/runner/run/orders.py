@@ -219,12 +219,17 @@ def prepare_order(
         lease=limits.lease,
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
-        **_further(plan, host, more),
+        **_further(plan, place, more),
     )
 
 
-def _further(plan: JobPlan, host: Host, parts: Sequence[PartPlan]) -> dict[str, object]:
+def _further(plan: JobPlan, place: NodePlan, parts: Sequence[PartPlan]) -> dict[str, object]:
+    host = place.host
     more = [[raw(part.cwd), _path(part, host), _needed(plan, host, part)] for part in parts]
+    for ranks, words in plan.wrappers:
+        part = next((plan.part_of(rank) for rank in place.ranks if rank in ranks), None)
+        if part is not None:
+            more.append([raw(part.cwd), _path(part, host), {"program": raw(words[0])}])
     return {"more": more} if more else {}
 
 

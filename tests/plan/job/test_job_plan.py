@@ -304,6 +304,18 @@ def test_a_local_rank_goes_before_the_program_s_own_words() -> None:
         assert plan.argv(1) == argv
 
 
+def test_words_before_the_program_of_some_ranks() -> None:
+    plan = planned("n1 slots=4", wraps=("all:nice -n 3", "0,2-3:perf record -o 'a b'"))
+    own = ("python3", "-u", *plan.program.argv)
+    perf = ("perf", "record", "-o", "a b")
+    assert plan.argv(1) == ("nice", "-n", "3", *own)
+    assert [plan.argv(rank) for rank in (0, 2, 3)] == [("nice", "-n", "3", *perf, *own)] * 3
+    with pytest.raises(UsageError, match="--wrap: 4: the world's ranks are 0-3"):
+        planned("n1 slots=4", wraps=("0-4:perf stat",))
+    with pytest.raises(UsageError, match="--wrap: 2: the world's ranks are 0-1"):
+        planned("n1", wraps=("2:perf stat",)).resolved({0: 2})  # its GPUs are counted first
+
+
 class TestGpusThatWereCounted:
     def test_those_of_a_hostfile_are_not_held_against_the_count(self) -> None:
         """Somebody may have named them by another count, or on purpose before they are there."""

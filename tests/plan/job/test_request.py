@@ -11,6 +11,7 @@ from cases import cases
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.names import MOST_RANKS
+from dispatcher.plan.job.parts import WRAP
 from dispatcher.plan.job.request import (
     LONGEST,
     Limits,
@@ -112,6 +113,12 @@ def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> N
          "--local-rank-arg --local_rank"),
         ({"local_rank_arg": "a=b"}, "r", "--local-rank-arg: not the name of an argument: 'a=b'",
          "--local-rank-arg --local_rank"),
+        ({"wraps": ("nsys",)}, "r", "--wrap: not RANKS:COMMAND: 'nsys'", WRAP),
+        ({"wraps": ("0: ",)}, "r", "--wrap: not RANKS:COMMAND: '0: '", WRAP),
+        ({"wraps": ("0:''",)}, "r", "--wrap: not RANKS:COMMAND: \"0:''\"", WRAP),
+        ({"wraps": ("0:'a",)}, "r", "--wrap: \"0:'a\": No closing quotation", WRAP),
+        ({"wraps": ("0:a", "x:b")}, "r", "--wrap: not a list of ranks: 'x'", WRAP),
+        ({"wraps": ("0:a\0",)}, "r", "a NUL byte in '0:a\\x00': no program can be given one", None),
         ({"iface": "a b"}, "r", "--iface: ' ' has no place in an interface name: 'a b'", None),
         ({"name": "-x"}, "r", "--name: not the name of a job: '-x'",
          "letters, digits and -_. (not first: - and .), at most 64"),
