@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from dispatcher import cli  # noqa: E402
+from dispatcher import cli, jobs  # noqa: E402
 from dispatcher.api.report import Report  # noqa: E402
 from dispatcher.core.events import codec, monitor_events, run_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
@@ -66,8 +66,9 @@ def schemas() -> dict[str, Schema]:
             if one.__name__.startswith("_"):
                 continue  # the part of a form that is always there
             found[name.replace("/", "-")] = _document(one, name)
-    for module in pkgutil.walk_packages(cli.__path__, "dispatcher.cli."):
-        importlib.import_module(module.name)
+    for room in (cli, jobs):
+        for module in pkgutil.walk_packages(room.__path__, f"{room.__name__}."):
+            importlib.import_module(module.name)
     for cls in Document.__subclasses__():
         found[cls.schema.replace("/", "-")] = _document(cls, cls.schema)
     return dict(sorted(found.items()))

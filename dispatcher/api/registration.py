@@ -11,13 +11,12 @@ import shlex
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
-from dispatcher.core.events.run_events import Entry, Event, RunRestarting, Sink
+from dispatcher.core.events.monitor_events import GpuTroubled, SamplesWanted, StacksWanted
+from dispatcher.core.events.run_events import Entry, Event, HostsNoted, RunRestarting, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import restart_of
@@ -70,6 +69,8 @@ class JobRecord(Sink):
         self._folder: Path | None = None
         self._server: JobServer | None = None
         self._stacks: Sink | None = None  # made when a client first asks
+        self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
+        self._has_looked_back = False
         hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
         self._lost = LostBefore(self._state.hosts, session.tell)
         try:
@@ -93,6 +94,8 @@ class JobRecord(Sink):
         if self._folder is None:
             return
         self._note_phase(self._folder)
+        if isinstance(entry.event, GpuTroubled) and entry.event.xid:
+            self._xids[self._state.hosts[entry.event.node]] = entry.event.xid
         if isinstance(entry.event, RunRestarting):
             words = getattr(entry.event.cause, "words", ())  # verdicts are not loaded for this
             if words:
@@ -114,8 +117,36 @@ class JobRecord(Sink):
         if self._started is not None:
             self._started(self._state.world_size)
         # only now, because the start has no time for it, and a restart may run other code
-        note = partial(registry.note_commit, folder)
-        threading.Thread(target=note, name="commit", daemon=True).start()
+        threading.Thread(target=self._look_around, args=(folder,), name="look", daemon=True).start()
+
+    def _look_around(self, folder: Path) -> None:
+        nodes, text = self._failed_before()
+        if nodes:
+            self._session.tell(HostsNoted(nodes, text))
+        registry.note_commit(folder)
+
+    def _failed_before(self) -> tuple[tuple[int, ...], str]:
+        """The hosts that have failed in several of the last runs, and which; once a run."""
+        if self._has_looked_back:
+            return (), ""
+        self._has_looked_back = True
+        from dispatcher.jobs.failures import SEVERAL, failing, text_of
+
+        hosts = self._state.hosts
+        found = failing(registry.jobs(), set(hosts), SEVERAL)
+        return tuple(hosts.index(one.host) for one in found), text_of(found)
+
+    def _blamed(self) -> dict[str, str]:
+        """Host -> the code of the cause, of the hosts that the run failed because of."""
+        closed = self._session.closed
+        if closed is None or (closed.verdict.ok and not closed.verdict.attempts):
+            return {}
+        from dispatcher.checks.xid import CRITICAL, TABLE
+        from dispatcher.jobs.failures import blamed
+
+        xids = {} if closed.verdict.ok else self._xids
+        hard = {host: f"Xid-{xid}" for host, xid in xids.items() if TABLE.get(xid) == CRITICAL}
+        return hard | blamed(closed)
 
     def picture(self) -> Mapping[str, Any]:
         """The progress of the run, as plain values."""
@@ -206,12 +237,22 @@ class JobRecord(Sink):
             self.conclude(errors.CLUSTER, [f"error: {type(error).__name__}: {error}"])
 
     def conclude(
-        self, exit_code: int, lines: Sequence[str], left: Mapping[str, float] = MappingProxyType({})
+        self,
+        exit_code: int,
+        lines: Sequence[str],
+        left: Mapping[str, float] = MappingProxyType({}),
+        unfit: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Record the end, and send it to waiting clients. left: see ``Report.may_run_on``."""
+        """Record the end, and send it to waiting clients. left: see ``Report.may_run_on``.
+
+        unfit: host -> why it did not pass the checks before the start, as a code.
+        """
         if self._folder is not None:
+            blamed = {**unfit, **self._blamed()}
+            if blamed and (before := self._failed_before()[1]):
+                self._say(f"note: {before}")
             try:
-                registry.conclude(self._folder, exit_code, lines)
+                registry.conclude(self._folder, exit_code, lines, blamed)
                 self._lost.write_down(left)
             except OSError as error:  # the exit code is worth more than the file
                 self._say(f"note: dispatch jobs will not know how it ended: {errors.reason(error)}")

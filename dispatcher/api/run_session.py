@@ -94,7 +94,8 @@ class RunSession:
     writes a line to the user. paths: of the run's files, for the report. excluded: hosts left out
     of the plan because they did not pass the checks. rdma: host -> its ACTIVE ports as text, as far
     as a check has seen them. advise: see ``describe``. The others, ``home``, ``host_of`` and
-    ``restart`` are as in ``Runner``. state: the run now, for sinks.
+    ``restart`` are as in ``Runner``. state: the run now, for sinks. closed: its last event, at the
+    end.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class RunSession:
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
+        self.closed: RunClosed | None = None
         self._say = say
         self._paths = paths
         self._excluded = excluded
@@ -204,6 +206,7 @@ class RunSession:
             errors,
             dict(self._tail.errors),
         )
+        self.closed = closed
         return Entry(self._fold.seq + 1, round(seconds, 6), closed)
 
     def _write(self, path: Path, write: Callable[[], None]) -> None:

@@ -16,10 +16,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from dispatcher.model import errors
@@ -41,6 +44,8 @@ MOST_RECORDS = 100
 #: bytes of a record that are read at most; that the end may take on a disk that is full by then
 LARGEST = 8 << 20
 ROOM = 4096
+#: hosts that a record blames at most, and the form of the code of a cause
+MOST_BLAMED, _CODE = 256, re.compile(r"[\w-]{1,60}").fullmatch
 
 #: seconds for git to say which commit the folder has
 GIT = 1.0
@@ -162,6 +167,13 @@ class Job(Value):
             )
 
     @property
+    def blamed(self) -> dict[str, str]:
+        """Host -> code of the cause, of hosts to blame for how it ended; see ``failures``."""
+        found = {} if self.end is None else self.end.get("blamed")
+        items = found.items() if isinstance(found, dict) else ()
+        return {name: code for name, code in items if isinstance(code, str) and _CODE(code)}
+
+    @property
     def exit_code(self) -> int | None:
         """The job's exit code; None while it has none, and for ever if its launcher died."""
         return None if self.end is None else int(self.end["exit_code"])
@@ -265,14 +277,25 @@ def note_program(folder: Path, program: Sequence[str]) -> None:
     _write(folder / "job.json", {**record, "program": [_text(word) for word in program]})
 
 
-def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
-    """Write down how the job ended: its verdict, cut where the disk is full. Raises: OSError."""
+def conclude(
+    folder: Path,
+    exit_code: int,
+    lines: Sequence[str],
+    blamed: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Write down how the job ended: its verdict, cut where the disk is full. Raises: OSError.
+
+    blamed: see ``Job``.
+    """
     verdict, room = [_text(line) for line in lines], folder / "room"
-    end = {"exit_code": exit_code, "verdict": verdict, "ended": time.time()}
+    end: dict[str, Any] = {"exit_code": exit_code, "verdict": verdict, "ended": time.time()}
+    if blamed:
+        end["blamed"] = dict(islice(blamed.items(), MOST_BLAMED))
     try:
         _write(folder / "end.json", end)
         room.unlink(missing_ok=True)
     except OSError:
+        end.pop("blamed", None)
         while len(data := json.dumps(end).encode()) > ROOM:
             verdict.pop()
         with open(room, "r+b") as file:

@@ -16,11 +16,20 @@ from rig import wait_for
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
-from dispatcher.core.events.monitor_events import SamplesWanted, StacksGathered, StacksWanted
+from dispatcher.core.events.monitor_events import (
+    GpuTroubled,
+    RunClosed,
+    SamplesWanted,
+    StacksGathered,
+    StacksWanted,
+    placed,
+)
 from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, SignalReceived
+from dispatcher.core.events.verdicts import NodeFailed, RankFailed, Verdict
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.run_state import RunState
 from dispatcher.plan.job.job_plan import Change
@@ -47,8 +56,10 @@ class Made:
         nodes = (*self.plan.nodes, *self.plan.spares)
         self.state = RunState([node.host.name for node in nodes])
         session: Any = SimpleNamespace(
-            plan=self.plan, state=self.state, tell=self.told.append, restart=self.changes.append
-        )
+            plan=self.plan, state=self.state, tell=self.told.append, restart=self.changes.append,
+            closed=None,
+        )  # fmt: skip
+        self.session = session
         self.one = JobRecord(
             session, reach, paths, self.said.append, slow=lambda: ("rank 1 is slow",),
             started=started,
@@ -239,3 +250,22 @@ def test_a_folder_that_is_gone_costs_the_phase_and_not_the_job() -> None:
     made.event(RanksPlaced(1, "n1", 1), RankSpawned(0, 0, 71))
     assert began == [1]
     made.one.conclude(0, [])
+
+
+@cases(
+    ("xid", "cause", "blamed"),
+    [
+        (79, RankFailed(1, 1, 1), {"n2": "Xid-79"}),
+        (13, RankFailed(1, 1, 1), {}),  # by the program
+        (79, None, {}),
+        (79, NodeFailed(1, Failure(Kind.LOST, "gone")), {"n2": "host-lost"}),
+    ],
+)
+def test_a_gpu_s_error_blames_its_host_if_the_run_fails(
+    xid: int, cause: Any, blamed: dict[str, str]
+) -> None:
+    made = Made()
+    made.event(GpuTroubled(1, 3, (1,), xid, 0))
+    made.session.closed = RunClosed(Verdict(cause, 1, 2), 1.0, placed(made.plan))
+    made.one.conclude(1 if cause else 0, [])
+    assert made.job.blamed == blamed

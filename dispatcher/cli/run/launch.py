@@ -90,13 +90,18 @@ def launch(options: RunOptions) -> int:
     """Plan and run; the exit code. Raises: UsageError before any host is touched."""
     from dispatcher.model.paths import RunPaths, new_run_id
 
-    plan = plan_job(request(options), new_run_id())
+    asked = request(options)
+    plan = plan_job(asked, new_run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout_tree(options, [node.host for node in plan.nodes])
     if options.launcher in LAUNCHERS:
         check_even(options.launcher, plan.nodes)
     for notice in plan.notices:
         say(f"note: {notice}")
+    if options.avoid_failures is not None:
+        from dispatcher.cli.run.preflight import without_failing
+
+        plan = without_failing(plan, asked, options.avoid_failures)
     if options.dry_run:
         show(plan, tree, as_json=options.as_json)
         if options.sync is not None:
@@ -258,7 +263,7 @@ def _run(
     show = say  # the screen is closed
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
-    record.conclude(report.exit_code, report.verdict, report.may_run_on)
+    record.conclude(report.exit_code, report.verdict, report.may_run_on, decision.unfit)
     code = report.exit_code or int(bool(unwritten))
     verdict_lines = run_sinks.on_screen(report.verdict)
     if footer is not None:

@@ -6,11 +6,13 @@ Without a spare nothing is started, or with ``--exclude-unhealthy`` the run does
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from dispatcher.cli import say
 from dispatcher.core.events import verdicts
 from dispatcher.model import errors
-from dispatcher.model.errors import ConflictingOptions
+from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
@@ -22,8 +24,13 @@ if TYPE_CHECKING:
     from dispatcher.api.transports import Ask
     from dispatcher.checks.report import CheckReport
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.jobs.failures import FailedHost
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
+    from dispatcher.plan.job.request import Request
     from dispatcher.transport.ssh_auth.passwords import Passwords
+
+#: checks that fail for the program's sake
+_OF_PROGRAM = ("python", "script", "cwd", "torch", "nccl", "disk")
 
 
 @value
@@ -44,6 +51,20 @@ class Decision(Value):
         }
 
     @property
+    def unfit(self) -> dict[str, str]:
+        """Host -> the code of why it is not fit, without faults of the program."""
+        from dispatcher.jobs.failures import BROKEN
+
+        found = {}
+        for name, host in ({} if self.report is None else self.report.hosts).items():
+            what = host.why.partition(":")[0]  # a check, or the kind of a failure
+            if host.problem and what in BROKEN:
+                found[name] = Kind(what).code
+            elif not (host.problem or host.level.fit or what in _OF_PROGRAM):
+                found[name] = f"{what.replace(' ', '-')}-check-failed"
+        return found
+
+    @property
     def notes(self) -> list[str]:
         """Lines for the start: hosts that are left out, and warnings about the others."""
         if self.report is None:
@@ -56,6 +77,48 @@ class Decision(Value):
             for level, check, one, hosts in self.report.sections
             if level == Level.WARN
         ]
+
+
+def without_failing(plan: JobPlan, asked: Request, least: int) -> JobPlan:
+    """``plan``, which was made for ``asked``, on hosts that failed less than ``least`` times.
+
+    A host that no other can replace stays. A note names each of them.
+    """
+    from dispatcher.jobs import registry
+    from dispatcher.jobs.failures import failing, text_of
+
+    spares = {spare.host.name for spare in plan.spares}
+    names = spares.union(node.host.name for node in plan.nodes)
+    out: list[FailedHost] = []
+    needed: list[FailedHost] = []
+    found = failing(registry.jobs(), names, least)
+    for one in sorted(found, key=lambda one: one.host not in spares):  # else one takes a place
+        other = _without(plan, asked, {one.host, *(each.host for each in out)})
+        (needed if other is None else out).append(one)
+        plan = other or plan
+    for what, hosts in (("left out", out), ("no other host can take the place of", needed)):
+        if hosts:
+            say(f"note: --avoid-failures {least}: {what}: {text_of(hosts)}")
+    return plan
+
+
+def _without(plan: JobPlan, asked: Request, gone: set[str]) -> JobPlan | None:
+    """A plan of the size of ``plan`` without the hosts ``gone``; None if there is none."""
+    from dispatcher.plan.job.job_plan import plan_job
+    from dispatcher.plan.job.reassignment import without_hosts
+
+    hosts = tuple(host for host in asked.hosts.hosts if host.name not in gone)
+    try:
+        other = plan_job(replace(asked, hosts=replace(asked.hosts, hosts=hosts)), plan.run_id)
+    except UsageError:
+        other = None  # too few are left, or an option names one of them
+    if other is not None and len(other.spares) == len(plan.spares):
+        same_nodes = len(other.nodes) == len(plan.nodes) or not plan.is_open
+        if same_nodes and other.world_size == plan.world_size:
+            return other
+    unfit = {node.index: "" for node in (*plan.nodes, *plan.spares) if node.host.name in gone}
+    fitness = without_hosts(plan, unfit, shrink=False)
+    return None if fitness.vacant else fitness.plan
 
 
 def wants(options: RunOptions) -> bool:

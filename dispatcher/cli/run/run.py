@@ -248,6 +248,13 @@ class PreflightOptions(Options, section="Checks before the start"):
     check_timeout: float | None = preset(
         metavar="SECONDS", help="End that check after SECONDS.", usual="20; 60 if full"
     )
+    avoid_failures: int | None = preset(
+        metavar="N",
+        help="Leave out hosts that failed in N or more of their last 5 runs, as far as spares, or "
+        "hosts that the run does not need, can take their places. dispatch hosts --failures lists "
+        "the hosts that failed.",
+        usual="only name them",
+    )
 
 
 class FailureOptions(Options, section="Failures"):

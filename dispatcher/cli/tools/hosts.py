@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import argument, json_option, preset
 from dispatcher.cli.options.host_options import WhereOptions, find_hosts, hosts_typed, usual_source
 from dispatcher.model.frozen import Document, value
+from dispatcher.model.host import Host
 
 
 @value
@@ -30,7 +32,7 @@ class HostsOptions(WhereOptions, section="Output"):
     examples = (
         ("dispatch hosts -H hostfile", "one name a line"),
         ("dispatch hosts -f n1 n2 n3", "n[1-3]"),
-        ("dispatch hosts -c 'n[1-64]!n7'", "63"),
+        ("dispatch hosts --failures", "hosts that failed in your last runs, and why"),
         ("squeue -ho %N | dispatch hosts -H - -S ,", "names with commas between them"),
     )
     epilog = "Exit code: 0; 2 if no host is left, or the command line is wrong."
@@ -49,6 +51,10 @@ class HostsOptions(WhereOptions, section="Output"):
         "-S", default="\n", metavar="TEXT", help="Print TEXT between names.", usual="a new line"
     )
     as_json: bool = json_option("the list")
+    failures: bool = preset(
+        help="List hosts that failed in their last 5 runs, how often and why. Without LIST, -H and "
+        "-w: all hosts of your jobs on record."
+    )
     sort: bool = preset(help="Sort by names and their numbers.", usual="as written")
 
 
@@ -62,6 +68,11 @@ def hosts(options: HostsOptions) -> int:
     if options.fold_them + options.count + options.as_json > 1:
         raise ConflictingOptions("-f, -c and --json exclude each other")
     words = tuple(parse_inline(text, "", slots=False) for text in options.words)
+    if options.failures:
+        if options.fold_them or options.count:
+            raise ConflictingOptions("--failures excludes -f and -c")
+        named = find_hosts(options, say, words) if words or hosts_typed() else None
+        return _failures(named, as_json=options.as_json)
     found = find_hosts(options, say, words)
     if not words and not hosts_typed() and (where := usual_source(options)):
         say(f"note: hosts of {where}")
@@ -87,4 +98,21 @@ def hosts(options: HostsOptions) -> int:
     else:
         text = options.separator.replace("\\n", "\n").replace("\\t", "\t").join(names)
     sys.stdout.write(text + "\n")
+    return 0
+
+
+def _failures(named: Sequence[Host] | None, *, as_json: bool) -> int:
+    """List the hosts (of ``named``, if given) that failed in their last runs; the exit code."""
+    from dispatcher.cli import aligned, print_lines
+    from dispatcher.jobs import registry
+    from dispatcher.jobs.failures import failing
+
+    found = failing(registry.jobs(), None if named is None else {host.name for host in named})
+    if as_json:
+        print_json(found)
+    elif not found:
+        say("no failures of hosts on record")
+    else:
+        rows = [[one.host, f"{one.failures} of {one.runs}", one.job, one.why] for one in found]
+        print_lines(aligned([["HOST", "FAILED", "LAST", "WHY"], *rows]))
     return 0

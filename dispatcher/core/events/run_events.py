@@ -274,6 +274,14 @@ class Remark(Event):
 
 
 @value
+class HostsNoted(Remark):
+    """The launcher has a ``text`` about ``nodes`` for the user."""
+
+    nodes: tuple[int, ...]
+    text: str
+
+
+@value
 class HostsSilent(Remark):
     """``nodes`` have sent nothing for ``seconds``.
 

@@ -69,6 +69,8 @@ class Notes(Sink):
         match event:
             case ev.NodeNoticed(node, text):
                 return f"{self._hosts[node]}: {text}"
+            case ev.HostsNoted(_, text):
+                return text
             case ev.RanksBound(in_full=True):
                 return self._detail(event)
             case ev.RanksBound(node, bound, unbound, is_asked) if unbound and is_asked:

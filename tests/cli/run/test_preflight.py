@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from dispatcher.api.request import request as asked
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
 from dispatcher.cli.run import preflight as module
-from dispatcher.cli.run.preflight import asks, preflight, wants
+from dispatcher.cli.run.preflight import asks, preflight, wants, without_failing
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.verdicts import Rejected
+from dispatcher.jobs import registry
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -120,3 +122,50 @@ def test_the_run_goes_on_without_it(found: Any) -> None:
     assert decision.verdict is None
     assert [(one.host, one.by) for one in decision.excluded] == [("n2", None)]
     assert any("n2" in line for line in decision.notes)
+
+
+def test_hosts_that_are_not_fit_are_blamed(found: Any) -> None:
+    finding = Finding(Level.CRITICAL, "bad")
+    hosts = {"n1": {"ecc": finding}, "n2": {"script": finding}, "n3": {"ecc": Finding(Level.OK)}}
+    hosts = {name: {**dict.fromkeys(("ecc", "script"), Finding(Level.OK)), **one}
+             for name, one in hosts.items()}  # fmt: skip
+    lost = {"n4": "host lost: no route", "n5": "authentication failed: no key"}
+    found(report_of(("ecc", "script"), {**hosts, "n4": {}, "n5": {}}, lost))
+    decision = preflight(plan_of("n1,n2,n3,n4,n5"), RunOptions(check="full"))
+    assert decision.unfit == {"n1": "ecc-check-failed", "n4": "host-lost"}
+
+
+@cases(
+    ("hosts", "fields", "nodes", "spares", "said"),
+    [
+        # a host that is not needed, a spare, none; a spare that fails itself; too few hosts
+        ("n1:2,n2:2,n3:2", {"nnodes": 2}, "n1 n3", "", ["left out: n2"]),
+        ("n1:2,n2:2,n3:2", {"np": 4}, "n1 n3", "", ["left out: n2"]),
+        ("n1:2,n2:2,n3:2", {"spares": 1}, "n1 n3", "", ["left out: n2"]),
+        ("n1:2,n2:2,n3:2", {}, "n1 n2 n3", "", ["no other host can take the place of: n2"]),
+        ("n1,n2,n3", {"nnodes": 2}, "n1 n3", "", ["left out: n2"]),
+        ("n1,n2", {"nproc_per_node": "gpu"}, "n1 n2", "", ["no other host can take"]),
+        ("n1:2,n3:2,n2:2", {"spares": 1}, "n1 n3", "", ["left out: n2"]),
+        ("n1:2,n2:2,n3:2,n4:2", {"nnodes": 2, "spares": 1}, "n1 n3", "n4", ["left out: n2"]),
+        ("n2:2,n5:2,n3:2", {"nnodes": 2}, "n5 n3", "", ["left out: n2", "place of: n5"]),
+        ("n2:2,n5:2,n3:2,n4:2", {"spares": 1}, "n4 n5 n3", "", ["left out: n2", "place of: n5"]),
+        ("n1:2,n3:2", {}, "n1 n3", "", []),
+    ],
+)  # fmt: skip
+def test_hosts_that_failed_before_are_left_out_where_others_can_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    hosts: str, fields: dict[str, Any], nodes: str, spares: str, said: list[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    for number, bad in enumerate(("n2", "n5", "n2", "n5", "n2", "n3")):
+        folder = registry.enroll(
+            f"20260131-14250{number}-aaaaaa", program=["a"], hosts=[(bad, None, None)], ranks=1,
+            logs=None, detached=False, reach={},
+        )  # fmt: skip
+        registry.conclude(folder, 125, [], {bad: "host-lost"})
+    request = asked(hosts, ["train.py"], **fields)
+    plan = without_failing(plan_job(request), request, 2)
+    assert " ".join(node.host.name for node in plan.nodes) == nodes
+    assert " ".join(node.host.name for node in plan.spares) == spares
+    lines = capsys.readouterr().err.splitlines()
+    assert [one in line for one, line in zip(said, lines, strict=True)] == [True] * len(said)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+from pathlib import Path
 
+import promises
 import pytest
 from cases import cases
 
 from dispatcher.cli import main
+from dispatcher.jobs import registry
 
 
 @cases(
@@ -60,3 +63,32 @@ def test_reads_hostfiles_and_standard_input(
 def test_why(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hosts", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
+
+
+def failed(run_id: str, hosts: str, blamed: dict[str, str]) -> None:
+    folder = registry.enroll(
+        run_id, program=["a"], hosts=[(name, None, None) for name in hosts.split()], ranks=1,
+        logs=None, detached=False, reach={},
+    )  # fmt: skip
+    registry.conclude(folder, 125, [], blamed)
+
+
+def test_failures_come_from_the_records_of_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert main(["hosts", "--failures"]) == 0
+    assert capsys.readouterr() == ("", "no failures of hosts on record\n")
+    failed("20260131-142501-aaaaaa", "n1 n2", {"n1": "host-lost"})
+    failed("20260131-142502-bbbbbb", "n1 n2 n3", {"n1": "unreachable", "n2": "unreachable"})
+    assert main(["hosts", "--failures"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "HOST  FAILED  LAST                    WHY",
+        "n1    2 of 2  20260131-142502-bbbbbb  host lost (1), unreachable (1)",
+        "n2    1 of 2  20260131-142502-bbbbbb  unreachable (1)",
+    ]
+    assert main(["hosts", "--failures", "n[2-3]", "--json"]) == 0
+    (one,) = promises.told(capsys.readouterr().out)
+    assert (one["host"], one["failures"], one["causes"]) == ("n2", 1, {"unreachable": 1})
+    assert main(["hosts", "--failures", "-f"]) == 2
+    assert "--failures excludes -f and -c" in capsys.readouterr().err
