@@ -38,10 +38,10 @@ PYTHONS = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
     "protocol.packing", "protocol.frames", "host.proctree", "host.poll", "host.process",
-    "host.host_facts", "host.own_folder", "host.ssh_peer", "agent.guardian",
+    "host.child", "host.host_facts", "host.own_folder", "host.ssh_peer", "agent.guardian",
     "agent.rendezvous_port", "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn",
     "pmi.pmi_state", "pmi.pmi_replies", "pmi.pmi_connections", "host.failure_info",
-    "agent.agent_loop", "agent.main",
+    "agent.later_orders", "agent.agent_loop", "agent.main",
 )  # fmt: skip
 
 #: modules for few runs; they follow in the ``prepare`` order of the runs that need them
@@ -113,8 +113,12 @@ load(dict(zip(m[::2], m[1::2])))
 sys.excepthook = lambda *e: __import__("traceback").print_exception(*e)
 """
 
-#: the agent's beginning
+#: objects, beyond those freed, that an agent makes between two looks for cycles
+LOOK_FOR_CYCLES = 50_000
+#: the agent's beginning. A start makes no cycles, and looking for them takes 1.5 ms
 _START = f"""
+import gc
+gc.set_threshold({LOOK_FOR_CYCLES})
 try:
     import _ctypes
 except ImportError as error:
@@ -133,19 +137,24 @@ sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 #: seconds in which all of the source has to be there; on a host that was cut off the reader
 #: would wait for hours. As long as the lease of an agent that has got none
 SOURCE_LIMIT = 30
+#: fewer bytes than line 1 has. They are read at once, the rest of the line one by one
+SURE = 512
 #: exit status where the first line is not ours, which begins with ``S=``: a login file took it
 INPUT_TAKEN = 97
 _READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);"
-_READ += "s=next(filter(bytes.strip,f),bytes());"
+_READ += f"s=f.read({SURE}).lstrip();s+=next(filter(bytes.strip,f),bytes());"
 _STAGE_ZERO = _READ + f"s[:2]==bytes([83,61]) or sys.exit({INPUT_TAKEN});exec(s)"
 
 #: of the names n, in r the first Python that works, in q the first that is there. A program is
-#: believed. A file that only leads to one (a script, a shim of pyenv, asdf or mise) is asked: its
-#: Python may not be there, and a script may print, or split its arguments
+#: believed, and the system's own without a look at it. A file that only leads to one (a script, a
+#: shim of pyenv, asdf or mise) is asked: its Python may not be there, and a script may print, or
+#: split its arguments. PATH is searched by hand, because ``$(command -v p)`` costs a fork
 _FIND = (
-    'q= r=;for p in $n;do f=$(command -v "$p")||continue;q=${q:-$p} l=;{ IFS= read -r l <"$f";} '
-    '2>/dev/null;case $f:$l in */shims/*);;*:?ELF*)r=$p;break;;esac;[ "$("$p" -I -S -c '
-    '"print(0, 1)" </dev/null 2>/dev/null)" = "0 1" ]&&{ r=$p;break;};done;'
+    "q= r=;for p in $n;do f=;case $p in */*)d=${p%/*};;*)d=$PATH;;esac;IFS=:;for d in $d;do "
+    'd=${d:-.}/${p##*/};[ -f "$d" ]&&[ -x "$d" ]&&{ f=$d;break;};done;unset IFS;'
+    '[ "$f" ]||continue;q=${q:-$p} l=;case $f in /usr/bin/python3*)r=$p;break;;esac;'
+    '{ IFS= read -r l <"$f";} 2>/dev/null;case $f:$l in */shims/*);;*:?ELF*)r=$p;break;;esac;'
+    '[ "$("$p" -I -S -c "print(0, 1)" </dev/null 2>/dev/null)" = "0 1" ]&&{ r=$p;break;};done;'
 )
 #: arguments: the loader, the script for hosts without Python, then the script's own
 _COPY = f"""

@@ -363,7 +363,8 @@ class TestCopies:
         self, tools: Path, newest: str
     ) -> None:
         shim(tools, "python3", newest)
-        line = b"import os;os.write(1,b'read on: '+f.read(4)+b' '+os.fsencode(sys.argv[-1]))\n"
+        line = b"import os;os.write(1,b'read on: '+f.read(4)+b' '+os.fsencode(sys.argv[-1]))"
+        line = line.ljust(bootstrap.SURE) + b"#\n"  # as long as ours
         assert self.begun(tools, line + b"1234") == bootstrap.PYTHON + b"read on: 1234 $HOME"
 
     def test_an_early_end_of_the_input_is_no_good_end(self, tools: Path, newest: str) -> None:
@@ -380,6 +381,10 @@ class TestCopies:
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
         shim(tools, "python3.9", newest)
         assert self.begun(tools, b"pass\n") == bootstrap.PYTHON
+
+    def test_the_first_line_is_as_long_as_is_read_at_once(self) -> None:
+        for sent in (bootstrap.payload(), bootstrap.copy_payload()):
+            assert sent.lstrip().index(b"\n") >= bootstrap.SURE
 
     def test_what_is_sent_to_it(self) -> None:
         """For a tree also what passes files on."""

@@ -23,6 +23,7 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from dispatcher.remote.agent.guardian import GuardianPipe
@@ -43,9 +44,19 @@ BURST = 64 << 10
 
 
 class Loop:
-    """Joins the link (two descriptors), the ranks and the ``Node`` that decides."""
+    """Joins the link (two descriptors), the ranks and the ``Node`` that decides.
 
-    def __init__(self, link_in: int, link_out: int, guardian: GuardianPipe) -> None:
+    later: gives the function for an action that has no method here, by its name.
+    """
+
+    def __init__(
+        self,
+        link_in: int,
+        link_out: int,
+        guardian: GuardianPipe,
+        later: Callable[[str], Callable[..., None]],
+    ) -> None:
+        self.later = later
         self.link_in = link_in
         self.link_out = link_out
         self.guardian = guardian
@@ -112,9 +123,13 @@ class Loop:
         self.act(self.node.handle(event, monotonic()))
 
     def act(self, actions: list[Action] | None) -> None:
-        """Do each action by the method of its name; see ``node``."""
-        for action in actions or ():
-            getattr(self, "do_" + action[0])(*action[1:])
+        """Do each action by the method of its name, or else by the function of ``later``."""
+        for name, *words in actions or ():
+            do = getattr(self, "do_" + name, None)
+            if do is not None:
+                do(*words)
+            else:
+                self.later(name)(self, *words)
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         """Queue a report, ahead of all output."""
@@ -204,19 +219,6 @@ class Loop:
         except (OSError, ValueError, KeyError):
             pass  # not started by sshd, or the kernel does not show it
 
-    def do_watch_peer(self, on: bool) -> None:
-        """Switch the guardian's own check of the launcher's machine on or off."""
-        self.guardian.watch_peer(on)
-
-    def do_ask_peer(self, first: bool) -> None:
-        """See whether the launcher's machine answers; first: begin a new question."""
-        from dispatcher.remote.host.ssh_peer import SilenceWatch
-
-        if self.peer is not None and (first or self.question is None):
-            self.question = SilenceWatch(self.peer, monotonic(), self.node.heartbeat)
-        if self.question is not None and self.question.look(monotonic()):
-            self.tell(("lifeline", "the launcher's machine does not answer"))
-
     def mark(self) -> int | None:
         """When the file that shows progress was changed, in ns; None if there is no such file."""
         if not self.watched:
@@ -284,7 +286,7 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
         if self.sampler is not None:
-            self.do_sample({"seconds": self.sampler.seconds})
+            self.act([("sample", {"seconds": self.sampler.seconds})])
 
     def show_life(self) -> float:
         """Tell the launcher and the guardian, in the middle of long work; the time now."""
@@ -292,18 +294,6 @@ class Loop:
         self.flush()
         self.guardian.alive()
         return monotonic()
-
-    def do_sample(self, message: dict[str, Any]) -> None:
-        """Sample the ranks that run now."""
-        from dispatcher.remote.probe.sampler import Sampler
-
-        self.sampler = self.sampler or Sampler(self.poll, self.silence)
-        ranks = {rank: member.pid for rank, member in self.ranks.items()}
-        try:
-            self.sampler.begin(message, ranks, self.error_folder, self.mark)
-            self.poll.add(self.sampler.fd, lambda *_: self.read_sampler())
-        except OSError as error:
-            self.do_send("node.noticed", {"text": "nothing is sampled: %s" % error.strerror})
 
     def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
         """Start one rank, with its PMI connection and its input. Raises: SpawnError."""
@@ -335,50 +325,6 @@ class Loop:
             for fd in (keep, stdin):
                 if fd >= 0:
                     os.close(fd)
-
-    def do_pmi(self, message: dict[str, Any]) -> None:
-        """Carry out an order for MPI."""
-        if self.pmi is not None:
-            self.act(self.pmi.replies().order(message))
-
-    def do_mpi(self, rank: int, served: str, library: str = "") -> None:
-        """Report which MPI ``rank`` has loaded, unless another rank has loaded the same."""
-        from dispatcher.remote.host.shm import loaded_mpi as loaded
-
-        if rank in self.ranks and self.pmi is not None:
-            pid = self.ranks[rank].pid
-            known = {found[:2] for found in self.pmi.mpis.values()}
-            self.pmi.mpis[rank] = found = served, loaded(pid) or library, pid
-            if found[:2] not in known:
-                self.do_send("mpi.found", {"rank": rank, "library": found[1], "served": served})
-
-    def do_break(self, rank: int, why: str) -> None:
-        """End a rank that sent invalid data to the PMI server."""
-        name = self.pmi.replies().name(rank) if self.pmi is not None else rank
-        self.do_send("node.noticed", {"text": "rank %s was killed: MPI: %s" % (name, why)})
-        member = self.ranks.get(rank)
-        if member is not None and member.status is None:
-            proctree.send_signal(-member.pid, signal.SIGKILL)
-
-    def do_signal_ranks(self, ranks: list[int], signum: int, to: str = "all") -> None:
-        """Send ``signum`` to ``ranks``, and to the processes that ended ranks have left.
-
-        to: all, their groups; rank, their own processes; auto, these if they are Python.
-        """
-        harmless = signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP, signal.SIGCONT
-        self.no_failure_yet = self.no_failure_yet and signum in harmless
-        if self.pmi is not None:
-            self.pmi.note_segments()
-        for rank in ranks:
-            member = self.ranks[rank]
-            if member.status is None:
-                alone = to == "rank" or (to == "auto" and proctree.is_python(member.pid))
-                alone = alone and signum != signal.SIGCONT
-                proctree.send_signal(member.pid if alone else -member.pid, signum)
-                if signum not in harmless:
-                    member.told_alone = alone
-            else:
-                proctree.signal_leftovers(member.pid, signum)
 
     def do_sweep(self) -> None:
         """Kill all processes below the agent, and report how many there were."""

@@ -10,6 +10,7 @@ from dispatcher.remote.protocol.frames import SYNC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
 
@@ -32,8 +33,15 @@ def main() -> NoReturn:
         Loop,  # only now: the guardian needs none of it, and shares no page with it
     )
 
-    code = Loop(link_in, link_out, pipe).run()
+    code = Loop(link_in, link_out, pipe, later).run()
     os._exit(code)  # the interpreter has nothing to tidy up, and would take 2 ms for it
+
+
+def later(name: str) -> Callable[..., None]:
+    """The function of ``later_orders`` for the action ``name``."""
+    from dispatcher.remote.agent import later_orders
+
+    return getattr(later_orders, "do_" + name)  # type: ignore[no-any-return]
 
 
 def _keep_inherited() -> None:

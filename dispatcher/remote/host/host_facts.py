@@ -56,8 +56,6 @@ def judged(
 
     asked: for each program, the arguments of ``find_problems``. watched: a file that is read later.
     """
-    from dispatcher.remote.host.process import work_within
-    from dispatcher.remote.protocol.packing import pack, unpack
 
     def look(tell: Callable[[bytes], object]) -> tuple[dict[str, Any], list[list[str]]]:
         global about
@@ -71,6 +69,9 @@ def judged(
 
     if not may_hang():
         return look(len)
+    from dispatcher.remote.host.child import work_within
+    from dispatcher.remote.protocol.packing import pack, unpack
+
     child = work_within(ANSWER, lambda tell: pack(list(look(tell))))
     names, _, answer = child.partition(b"\0\0")
     if answer:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]
 import errno
 import os
-import select
 from time import monotonic
 
 from dispatcher.remote.host import proctree
@@ -17,7 +16,7 @@ from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from typing import NoReturn
 
 
@@ -106,7 +105,7 @@ def _become(
         os.dup2(err, 2)
         if keep >= 0:
             os.set_inheritable(keep, True)
-        _reset_signals()
+        reset_signals()
         step = "chdir"
         os.chdir(cwd)
         step = "exec"
@@ -121,7 +120,7 @@ def _become(
         os._exit(127)
 
 
-def _reset_signals() -> None:
+def reset_signals() -> None:
     """Restore default signals: Python ignores SIGPIPE and SIGXFSZ, and so would the program."""
     signal.set_wakeup_fd(-1)
     for number in range(1, signal.NSIG):
@@ -130,72 +129,6 @@ def _reset_signals() -> None:
                 signal.signal(number, signal.SIG_DFL)
             except (OSError, ValueError):
                 pass
-
-
-def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> NoReturn:
-    """In a fresh child: do ``work`` with nothing of the parent's but ``keep``, and end.
-
-    keep: descriptors; 0 to 2 are kept too. what: names it in the last words of a failure.
-    """
-    try:
-        _reset_signals()
-        if proctree.signal_with_parent(parent, signal.SIGKILL):
-            for fd in {*map(int, os.listdir("/proc/self/fd"))} - keep - {0, 1, 2}:
-                try:
-                    os.close(fd)
-                except OSError:
-                    pass  # the descriptor that listed the folder
-            work()
-    except Exception as error:  # noqa: BLE001 - its exit code shows it; this adds the reason
-        text = "%s: %s: %s\n" % (what, type(error).__name__, error)
-        os.write(2, text.encode("utf-8", "backslashreplace"))
-    finally:
-        os._exit(1)
-
-
-def start_child(work: Callable[[int], None], what: str) -> tuple[int, int]:
-    """Do ``work`` in a child; its pid, and the end to read of a pipe whose other end ``work`` gets.
-
-    what: see ``become``. Raises: OSError where there is no room for one more.
-    """
-    parent = os.getpid()
-    out, into = os.pipe()
-    try:
-        pid = os.fork()
-        if pid == 0:
-            become(parent, {into}, lambda: work(into), what)
-    except OSError:
-        os.close(out)
-        raise
-    finally:
-        os.close(into)
-    return pid, out
-
-
-def work_within(seconds: float, work: Callable[[Callable[[bytes], object]], bytes]) -> bytes:
-    """Do ``work`` in a child and return its data; after ``seconds`` kill it, as it may hang.
-
-    work: is called with a function that sends data at once; its result is sent last, after a NUL.
-    """
-
-    def answer(into: int) -> None:
-        os.dup2(into, 1)
-        os.dup2(into, 2)  # else a reader of our errors would wait for the child's end
-        last = b"\0" + work(lambda data: os.write(1, data))
-        while last:
-            last = last[os.write(1, last) :]
-
-    try:
-        pid, out = start_child(answer, "look")
-    except OSError:  # no rank can be started either, which says more
-        return b"\0\0" + work(len)
-    told, more, until = b"", b"-", monotonic() + seconds
-    while more and select.select([out], [], [], max(0.0, until - monotonic()))[0]:
-        more = os.read(out, 1 << 16)
-        told += more
-    os.close(out)
-    os.kill(pid, signal.SIGKILL)
-    return told
 
 
 def locate(argv: list[bytes], path: bytes = b"") -> list[bytes]:

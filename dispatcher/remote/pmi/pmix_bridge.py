@@ -12,7 +12,7 @@ import zlib
 from _socket import socket, socketpair
 from errno import ENOENT
 
-from dispatcher.remote.host import process, proctree
+from dispatcher.remote.host import child, proctree
 from dispatcher.remote.host.own_folder import make_shared
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
@@ -113,7 +113,7 @@ class PmixBridge:
 
                 pmix_server.main(link, listener, client, job, pids)
 
-            process.become(agent, {link, listener.fileno(), client}, serve, "pmix")
+            child.become(agent, {link, listener.fileno(), client}, serve, "pmix")
         theirs.close()
         self.link = ours.detach()
         os.set_blocking(self.link, False)

@@ -17,7 +17,7 @@ from _signal import SIGKILL, SIGSTOP  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.host.process import start_child
+from dispatcher.remote.host.child import start_child
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from time import monotonic, sleep
 
-from dispatcher.remote.host.process import start_child
+from dispatcher.remote.host.child import start_child
 from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False

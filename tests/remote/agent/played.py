@@ -14,6 +14,7 @@ import pytest
 
 from dispatcher.remote.agent import agent_loop
 from dispatcher.remote.agent.guardian import GuardianPipe
+from dispatcher.remote.agent.main import later
 from dispatcher.remote.host import poll, process, proctree, shm
 from dispatcher.remote.protocol.frames import CONTROL, COUNT, ENDED, OUTPUT, Decoder, control
 from dispatcher.remote.protocol.packing import unpack
@@ -68,7 +69,7 @@ class Played:
         put(proctree, "where_stuck", lambda pid: f"D at-{pid}")
         put(shm, "loaded_mpi", lambda pid: "")
         self.guardian = GuardianPipe(os.getppid(), guarding)
-        self.loop = agent_loop.Loop(link_in, link_out, self.guardian)
+        self.loop = agent_loop.Loop(link_in, link_out, self.guardian, later)
         self.loop.poll.add(link_in, lambda *_: self.loop.read_link())
         self._fds = [link_in, link_out, guarding, self._guarded]
 

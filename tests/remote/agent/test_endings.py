@@ -182,8 +182,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def test_agent_that_crashes(boot: Callable[..., Agent]) -> None:
-    handles = "self.no_failure_yet = self.no_failure_yet and"
-    agent = boot(payload=changed("agent.agent_loop", handles, f"raise KeyError\n        {handles}"))
+    handles = "loop.no_failure_yet = loop.no_failure_yet and"
+    agent = boot(payload=changed("agent.later_orders", handles, f"raise KeyError\n    {handles}"))
     settle(agent)
     agent.order("signal_ranks", ranks=None, signum=signal.SIGUSR1)
     assert agent.exit() == 1

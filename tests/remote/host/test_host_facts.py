@@ -147,7 +147,7 @@ def test_what_answers_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch, han
         full.setattr("os.fork", lambda: os.read(-1, 1))
         assert host_facts.judged([({"script": b"pipe"}, here, None)], b"")[1] == problems
     with monkeypatch.context() as slow:  # so busy that nothing was looked at yet
-        slow.setattr("dispatcher.remote.host.process.work_within", lambda *_: b"")
+        slow.setattr("dispatcher.remote.host.child.work_within", lambda *_: b"")
         silent = f"{folder}: its file system does not answer"
         assert host_facts.judged([(check, here, None)], b"")[1] == [["silent", silent]]
     monkeypatch.setattr(host_facts, "free_space", lambda path: 1 // 0)

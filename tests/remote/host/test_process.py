@@ -188,7 +188,7 @@ class TestSpawn:
 
 BECOME = """
 import os, signal, sys
-from dispatcher.remote.host import process
+from dispatcher.remote.host import child
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 for fd in (5, 6):
     os.dup2(2, fd)
@@ -199,7 +199,7 @@ def work():
     exec(sys.argv[1])
 pid = os.fork()
 if pid == 0:
-    process.become(parent, {6}, work, "worker")
+    child.become(parent, {6}, work, "worker")
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 

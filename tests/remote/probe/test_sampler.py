@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from open_files import open_files
 
-from dispatcher.remote.host import process, proctree
+from dispatcher.remote.host import child, proctree
 from dispatcher.remote.host.poll import Poll
 from dispatcher.remote.probe import sampler, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
@@ -202,7 +202,7 @@ class TestHeard:
 
         one.stop()
         before = open_files()
-        monkeypatch.setattr(process, "os", Os(fork=refuse))
+        monkeypatch.setattr(child, "os", Os(fork=refuse))
         with pytest.raises(OSError, match="no more"):
             one.begin({"seconds": 1.0}, {})
         assert not open_files() - before
@@ -213,7 +213,7 @@ def test_a_sampler_that_has_ended_is_not_taken_for_something_left_behind(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It may not be reaped yet when the sweep counts what it killed."""
-    monkeypatch.setattr(process, "become", lambda *_: os._exit(0))
+    monkeypatch.setattr(child, "become", lambda *_: os._exit(0))
     one = sampler.Sampler(Poll())
     with one.poll.epoll:
         one.begin({"seconds": 0.0}, {})
