@@ -44,6 +44,7 @@ class JobRecord(Sink):
     home); the run goes on. tell: gives the run an order of another shell. program_of: the program
     for the new words of a restart. slow: lines on slow ranks. started: called with the number of
     ranks when all run; given only in the background. by_program: a program started the run.
+    ``typed`` is the user's command line.
     Raises: FileUnusable in the background if there is no record, for no command could reach it.
     """
 
@@ -59,6 +60,7 @@ class JobRecord(Sink):
         slow: Callable[[], Sequence[str]] = tuple,
         started: Callable[[int], None] | None = None,
         by_program: bool = False,
+        typed: registry.Typed | None = None,
     ) -> None:
         self._session, self._state, self._plan = session, session.state, session.plan
         self._paths, self._say, self._slow, self._started = paths, say, slow, started
@@ -73,6 +75,7 @@ class JobRecord(Sink):
         self._has_looked_back = False
         hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
         self._lost = LostBefore(self._state.hosts, session.tell)
+        parts = self._plan.every_part
         try:
             self._folder = registry.enroll(
                 self._plan.run_id,
@@ -84,6 +87,8 @@ class JobRecord(Sink):
                 detached=started is not None,
                 by_program=by_program,
                 reach=reach,
+                typed=typed,
+                variables=sorted({name for part in parts for name, _ in part.exports}),
             )
             self._note_phase(self._folder)
             self._server = JobServer(self._folder, self)
@@ -123,7 +128,9 @@ class JobRecord(Sink):
         nodes, text = self._failed_before()
         if nodes:
             self._session.tell(HostsNoted(nodes, text))
-        registry.note_commit(folder)
+        from dispatcher.jobs.code_state import note_commit
+
+        note_commit(folder)
 
     def _failed_before(self) -> tuple[tuple[int, ...], str]:
         """The hosts that have failed in several of the last runs, and which; once a run."""

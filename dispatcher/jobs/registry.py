@@ -4,7 +4,7 @@
         job.json, end.json                   what it is, its launcher; exit code and verdict
         room                                 what ``end.json`` needs of the disk, kept free for it
         control, phase.json                  the launcher's socket; what the run does now
-        commit.json                          the git commit of its folder as the ranks began
+        commit.json, changes.patch           of git, as the ranks began (``code_state``)
 
 Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
 there is no ``end.json``, the job is dead. So ``kill -9`` and a power cut need no cleaning. A
@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dispatcher.model import errors
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import Value, fields_of, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
 from dispatcher.model.paths import (
@@ -47,8 +47,8 @@ ROOM = 4096
 #: hosts that a record blames at most, and the form of the code of a cause
 MOST_BLAMED, _CODE = 256, re.compile(r"[\w-]{1,60}").fullmatch
 
-#: seconds for git to say which commit the folder has
-GIT = 1.0
+#: the file of changes that were not committed
+PATCH = "changes.patch"
 
 #: seconds from the end of a killed process's socket to its own
 DYING = 2.0
@@ -103,13 +103,33 @@ def _stat(pid: int) -> list[str]:
 
 
 @value
+class Typed(Value):
+    """A command line of run as the user typed it, in ``folder``; no value of -x is in it.
+
+    ``words`` are the program and its arguments, ``withheld`` the variables whose values were typed.
+    """
+
+    options: tuple[str, ...]
+    words: tuple[str, ...]
+    folder: str
+    withheld: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for words in (self.options, self.words, (self.folder,), self.withheld):
+            if not all(isinstance(word, str) and "\0" not in word for word in words):
+                raise ValueError("not words")
+
+
+@value
 class Job(Value):
     """A job's record. ``folder``: of the record; ``logs``: None if it keeps none.
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached. name: the user's.
     commit: git's, of its folder when its ranks last started; is_dirty: whether files had changed.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
-    by_program: begun by a program that imports dispatcher; no terminal shows it.
+    by_program: begun by a program that imports dispatcher; no terminal shows it. ``is_cut``
+    says that the changes on record end early. ``variables`` are the names of those that the ranks
+    got from the login node.
     """
 
     folder: Path
@@ -129,6 +149,9 @@ class Job(Value):
     name: str | None = None
     commit: str | None = None
     is_dirty: bool | None = None
+    is_cut: bool = False
+    typed: Typed | None = None
+    variables: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -190,6 +213,8 @@ def enroll(
     reach: Mapping[str, Any],
     by_program: bool = False,
     name: str | None = None,
+    typed: Typed | None = None,
+    variables: Sequence[str] = (),
 ) -> Path:
     """Write down that this process is the launcher of ``run_id``; the folder of the record.
 
@@ -218,10 +243,12 @@ def enroll(
         "by_program": by_program,
         "name": name,
         "reach": dict(reach),
+        "typed": None if typed is None else fields_of(typed),
+        "variables": list(variables),
     }
     try:
         write_new(folder / "room", bytes(ROOM))
-        _write(folder / "job.json", record)
+        write(folder / "job.json", record)
     except OSError:
         import shutil  # every start would pay for it
 
@@ -233,48 +260,18 @@ def enroll(
 def note_phase(folder: Path, phase: str) -> None:
     """Write down what the job is doing now. Raises: OSError; the word from before is gone then."""
     try:
-        _write(folder / "phase.json", {"phase": phase})
+        write(folder / "phase.json", {"phase": phase})
     except OSError:
         (folder / "phase.json").unlink(missing_ok=True)
         raise
 
 
-def note_commit(folder: Path) -> None:
-    """Write down the git commit of the current folder, if it has one, within ``GIT`` seconds.
-
-    The folder may be a stranger's: nothing runs that its own configuration names, so where that
-    has filters it stays unknown whether files have changed.
-    """
-    import subprocess
-
-    until = time.monotonic() + GIT
-    safe = ("--no-optional-locks", "-c", "core.fsmonitor=", "-c", "core.hooksPath=/dev/null")
-    env = {**os.environ, "GIT_ALLOW_PROTOCOL": "none"}  # a missing object is not fetched
-
-    def git(*words: str, codes: tuple[int, ...] = (0,)) -> str:
-        done = subprocess.run(
-            ["git", *safe, *words], env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=until - time.monotonic(), check=False,
-        )  # fmt: skip
-        if done.returncode not in codes:
-            raise ValueError("git refuses")
-        return done.stdout.decode("utf-8", "replace")
-
-    found: dict[str, Any] = {"commit": None, "dirty": None}  # in place of an earlier start's
-    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-        found["commit"] = git("rev-parse", "--verify", "HEAD").strip()
-        filters = git("config", "--show-scope", "--get-regexp", r"^filter\.", codes=(0, 1))
-        if not any(line.startswith(("local", "worktree")) for line in filters.splitlines()):
-            told = git("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=all")
-            found["dirty"] = bool(told)
-    with contextlib.suppress(OSError):
-        _write(folder / "commit.json", found)
-
-
 def note_program(folder: Path, program: Sequence[str]) -> None:
     """Write down that the ranks run another program now. Raises: OSError, ValueError."""
     record = _load(folder / "job.json")
-    _write(folder / "job.json", {**record, "program": [_text(word) for word in program]})
+    if record.get("typed") is not None:
+        record["typed"]["words"] = list(program)
+    write(folder / "job.json", {**record, "program": [_text(word) for word in program]})
 
 
 def conclude(
@@ -292,7 +289,7 @@ def conclude(
     if blamed:
         end["blamed"] = dict(islice(blamed.items(), MOST_BLAMED))
     try:
-        _write(folder / "end.json", end)
+        write(folder / "end.json", end)
         room.unlink(missing_ok=True)
     except OSError:
         end.pop("blamed", None)
@@ -308,7 +305,7 @@ def note_left(hosts: Mapping[str, float]) -> None:
     """Write down for how many seconds ranks may run on, by machine. Raises: OSError."""
     now = time.time()
     ends = {name: now + seconds for name, seconds in (left() | dict(hosts)).items()}
-    _write(state_folder() / "left.json", ends)
+    write(state_folder() / "left.json", ends)
 
 
 def left() -> dict[str, float]:
@@ -413,6 +410,8 @@ def _read(folder: Path) -> Job | None:
             doing=_doing(folder),
             by_program=bool(record.get("by_program")),
             name=record.get("name"),
+            typed=_typed(record.get("typed")),
+            variables=tuple(map(str, record.get("variables", ()))),
             **_commit(folder),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
@@ -432,9 +431,26 @@ def _commit(folder: Path) -> dict[str, Any]:
     """The fields of a job that ``note_commit`` has found."""
     try:
         found = _load(folder / "commit.json")
-        return {"commit": found["commit"], "is_dirty": found["dirty"]}
+        kept = {"commit": found["commit"], "is_dirty": found["dirty"]}
+        return {**kept, "is_cut": bool(found.get("cut"))}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+
+
+def _typed(found: Any) -> Typed | None:
+    if found is None:
+        return None
+    many = {name: tuple(found[name]) for name in ("options", "words", "withheld")}
+    return Typed(folder=found["folder"], **many)
+
+
+def patch_of(job: Job) -> bytes | None:
+    """The changes that were not committed as its ranks began; None if none are on record."""
+    try:
+        with open(open_owned(job.folder / PATCH), "rb") as file:
+            return file.read(LARGEST)
+    except OSError:
+        return None
 
 
 def _load(path: Path) -> Any:
@@ -446,8 +462,8 @@ def _load(path: Path) -> Any:
             raise ValueError("nested too deep") from None
 
 
-def _write(path: Path, value: Any) -> None:
-    """Raises: OSError."""
+def write(path: Path, value: Any) -> None:
+    """Replace a file of a record by ``value``, as JSON. Raises: OSError."""
     replace_file(path, json.dumps(value).encode())
 
 

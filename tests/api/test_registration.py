@@ -84,6 +84,8 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     assert job.hosts == (("n1", "ml", None), ("n2", "ml", None), ("n3", "ml", None))
     assert (job.ranks, job.logs, job.detached) == (2, tmp_path, False)
     assert job.reach == reach
+    assert job.typed is None
+    assert set(job.variables) >= {"PATH"}
     assert (job.state, job.launcher.pid, job.phase) == ("running", os.getpid(), "connecting")
     made.event(RanksPlaced(2, "n1", 1))
     assert made.job.phase == "starting"

@@ -109,39 +109,6 @@ def test_what_is_written_down_is_read_again(
         enroll()
 
 
-@pytest.mark.parametrize(
-    ("prepare", "dirty"),
-    [
-        ("", False), ("echo new > file; touch other", True), ("touch other", False),
-        # what the folder's configuration names does not run, whatever git would have it do
-        ("git config core.fsmonitor 'touch ran; false'; echo new > file", True),
-        ("git config filter.x.clean 'touch ran; cat'; echo '* filter=x' > .git/info/attributes; "
-         "touch -d 2001-01-01 file", None),
-        ("rm -rf .git; git init -q", "no commit"), ("rm -rf .git", "no commit"),
-    ],
-)  # fmt: skip
-def test_the_commit_of_the_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prepare: str, dirty: object
-) -> None:
-    (tmp_path / "clone").mkdir()
-    monkeypatch.chdir(tmp_path / "clone")
-    monkeypatch.setattr(registry, "GIT", 30.0)
-    for name in ("HOME", "GIT_CEILING_DIRECTORIES"):
-        monkeypatch.setenv(name, str(tmp_path))
-    who = "-c user.name=a -c user.email=a@b"
-    begin = f"git init -q; echo old > file; git add file; git {who} commit -qm x; {prepare}"
-    subprocess.run(["sh", "-ec", begin], check=True)
-    folder = enroll()
-    registry.note_commit(folder)
-    job = registry.find(None)
-    if dirty == "no commit":
-        assert (job.commit, job.is_dirty) == (None, None)
-    else:
-        assert job.commit is not None
-        assert (len(job.commit), job.is_dirty) == (40, dirty)
-    assert not os.path.exists("ran")
-
-
 def refuse(*_: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 

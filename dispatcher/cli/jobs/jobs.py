@@ -35,7 +35,10 @@ class ListedJob(Document):
     dispatch's lines at the end. commit: of git, of the folder where it was started,
     when its ranks last started. dirty: whether files that git knows differed from it. Both are null
     if unknown. ``progress`` is the last match of --progress-line, and ``left`` the seconds until
-    all is done. Both are null if unknown, and for jobs that do not run.
+    all is done. Both are null if unknown, and for jobs that do not run. ``command`` is the line as
+    typed in ``folder``, without values of -x; both are null for a program's job. ``variables`` are
+    the names of those that ranks got from the login node, ``patch`` is the file of uncommitted
+    changes, and ``patch_cut`` says whether it ends early.
     """
 
     schema = "job/1"
@@ -57,6 +60,11 @@ class ListedJob(Document):
     dirty: bool | None
     progress: str | None
     left: float | None
+    command: tuple[str, ...] | None
+    folder: str | None
+    variables: tuple[str, ...]
+    patch: str | None
+    patch_cut: bool
 
 
 class JobsOptions(Options):
@@ -117,6 +125,7 @@ def _is_of_interest(job: registry.Job) -> bool:
 
 
 def _listed(job: registry.Job, progress: str, left: float | None) -> ListedJob:
+    typed, patch = job.typed, job.folder / registry.PATCH
     return ListedJob(
         id=job.run_id, state=job.phase, exit_code=job.exit_code, ranks=job.ranks,
         hosts=fold(name for name, _, _ in job.hosts), program=job.program,
@@ -125,6 +134,9 @@ def _listed(job: registry.Job, progress: str, left: float | None) -> ListedJob:
         logs=None if job.logs is None else str(job.logs), detached=job.detached, name=job.name,
         verdict=tuple(map(str, job.end["verdict"])) if job.end else (),
         commit=job.commit, dirty=job.is_dirty, progress=progress or None, left=left,
+        command=None if typed is None else (*typed.options, *typed.words),
+        folder=None if typed is None else typed.folder, variables=job.variables,
+        patch=str(patch) if patch.exists() else None, patch_cut=job.is_cut,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.output_options import OutputSettings
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.jobs.registry import Typed
     from dispatcher.model.paths import RunPaths
     from dispatcher.plan.job.parts import Program
 
@@ -231,7 +233,7 @@ def _run(
     record = JobRecord(
         session, reach_flags, paths, heard, tell=ordered, slow=monitoring.slow,
         program_of=lambda words: other_program(plan, options, words),
-        started=None if word is None else word.started,
+        started=None if word is None else word.started, typed=typed_line(plan, options),
     )  # fmt: skip
     if not output.quiet:
         session.add(
@@ -276,6 +278,34 @@ def _run(
     if on_end is not None:
         on_end.end(code, report)
     return code
+
+
+def typed_line(plan: JobPlan, options: RunOptions) -> Typed:
+    """The command line as typed, for the record: values of ``-x`` are left out."""
+    import click
+
+    from dispatcher.api.request import cwd_of
+    from dispatcher.jobs.registry import Typed
+
+    context = click.get_current_context(silent=True)
+    typed: tuple[str, ...] = options.words if context is None else context.obj
+    given = [item for item in options.exports if "=" in item]
+    if plan.parts:  # each has options of its own, among the words
+        given += [f"{name}={value}" for part in plan.parts for name, value in part.exports]
+    withheld: dict[str, None] = {}
+
+    def masked(word: str) -> str:
+        for item in given:
+            before, name = word.removesuffix(item), item.partition("=")[0]
+            if before != word and re.fullmatch(r"(-\w*x|--export=)?", before):
+                withheld[name] = None
+                return before + name
+        return word
+
+    at = len(typed) - len(options.words)
+    ours = tuple(map(masked, typed[:at]))
+    words = tuple(map(masked, options.words)) if plan.parts else options.words
+    return Typed(ours, words, cwd_of(None), tuple(withheld))
 
 
 def other_program(plan: JobPlan, options: RunOptions, words: tuple[str, ...]) -> Program:

@@ -139,7 +139,11 @@ def test_a_launcher_that_does_not_answer_holds_up_no_list(
 
 
 def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = on_record(program=("a", "b c"), logs=Path("/logs"), detached=True)
+    typed = registry.Typed(("-H", "h"), ("t.py",), "/w")
+    folder = on_record(
+        program=("a", "b c"), logs=Path("/logs"), detached=True, typed=typed, variables=["LR"]
+    )
+    (folder / registry.PATCH).touch()
     registry.conclude(folder, 3, [])
     assert cli.main(["jobs", "--json"]) == 0
     (row,) = promises.told(capsys.readouterr().out)
@@ -150,6 +154,8 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         "pid": job.launcher.pid, "node": job.node, "began": job.began,
         "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
         "name": None, "verdict": [], "commit": None, "dirty": None, "progress": None, "left": None,
+        "command": ["-H", "h", "t.py"], "folder": "/w", "variables": ["LR"],
+        "patch": str(folder / registry.PATCH), "patch_cut": False,
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import promises
 import pytest
@@ -16,6 +18,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.run import preflight, run_sinks
+from dispatcher.cli.run.launch import typed_line
 from dispatcher.core.events.run_events import Sink
 from dispatcher.core.events.verdicts import Rejected, Verdict
 from dispatcher.jobs import registry
@@ -23,7 +26,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.terminal import live_terminal
 from dispatcher.plan.job.reassignment import Exclusion
 
-from ..conftest import Terminal
+from ..conftest import Parsed, Terminal
 
 ON_TWO = ["-H", "localhost:2"]
 SAY = ["--no-python", "sh", "-c", "echo out $RANK; echo error $RANK >&2"]
@@ -367,3 +370,27 @@ def test_words_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
         stream.flush()
         shown = stream.buffer.getvalue().decode()
     assert "'a\\xff'" in shown
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "words", "withheld"),
+    [
+        ("-H h --np 2 t.py --lr 1", "-H h --np 2", "t.py --lr 1", ""),
+        ("-H h -- t.py -x A=1", "-H h --", "t.py -x A=1", ""),
+        ("-x A=1 -qxB=2 --export=C=3 --export D -x E= -H h t.py A=1",
+         "-x A -qxB --export=C --export D -x E -H h", "t.py A=1", "A B C E"),
+        ("-x A=1 --rsh BA=1 t.py", "-x A --rsh BA=1", "t.py", "A"),
+        ("-x A=1 t.py : -x B=2 --np 1 u.py", "-x A", "t.py : -x B --np 1 u.py", "A B"),
+    ],
+)  # fmt: skip
+def test_the_typed_line_has_no_values(
+    parsed: Parsed, line: str, options: str, words: str, withheld: str
+) -> None:
+    given = parsed("run", *line.split())
+    exports = (("PATH", "/bin"), ("B", "2"))
+    parts = (SimpleNamespace(exports=exports),) if ":" in given.words else ()
+    found = typed_line(cast("Any", SimpleNamespace(parts=parts)), given)
+    assert found.options == tuple(options.split())
+    assert found.words == tuple(words.split())
+    assert found.withheld == tuple(withheld.split())
+    assert found.folder == os.getcwd()
