@@ -34,6 +34,7 @@ COMMANDS = {
     "jobs": ("jobs.jobs:JobsOptions", "jobs.jobs:jobs"),
     "attach": ("jobs.attach:AttachOptions", "jobs.attach:attach"),
     "logs": ("jobs.attach:LogsOptions", "jobs.attach:logs"),
+    "again": ("jobs.again:AgainOptions", "jobs.again:again"),
     "restart": ("jobs.restart:RestartOptions", "jobs.restart:restart"),
     "stop": ("jobs.attach:StopOptions", "jobs.attach:stop"),
     "top": ("jobs.top:TopOptions", "jobs.top:top"),

@@ -22,6 +22,7 @@ from dispatcher.cli.options.declaration import Command, Option
 PURPOSES: dict[str, dict[str, str]] = {
     "Start jobs": {
         "run": "Start a program on all hosts; you may leave the word run out.",
+        "again": "Start a job on record again, perhaps with changes.",
         "import": "Translate a command line of torchrun, deepspeed or mpirun.",
     },
     "Look at jobs": {

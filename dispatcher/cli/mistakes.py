@@ -167,7 +167,7 @@ def _names(command: click.Command) -> dict[str, str]:
 def _elsewhere(but: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Every other command, and the name -> field of its options."""
     for command, (kind, _) in COMMANDS.items():
-        if command not in (but, "dsx"):  # which has those of exec
+        if command not in (but, "dsx", "again"):  # which have those of exec and run
             options = [one.parameter(field) for field, one in declared(object_at(kind)).items()]
             yield command, _names(click.Command(command, params=options))
 

@@ -61,7 +61,10 @@ def restart(options: RestartOptions) -> int:
     from dispatcher.cli.options.connect_options import show_only
     from dispatcher.plan.variables import exported
 
-    name, program = _apart(options, click.get_current_context().obj)
+    given_words = (*(() if options.job is None else (options.job,)), *options.words)
+    name, program = apart(given_words, click.get_current_context().obj)
+    if not program and "--" in click.get_current_context().obj:
+        raise UsageError("no command after --", hint="dispatch restart JOB -- train.py")
     given = exported(os.environ, options.exports)
     exports = [[name, given[name]] for name in dict.fromkeys(map(_name, options.exports))]
     found = registry.find_running(name)
@@ -83,18 +86,18 @@ def _name(export: str) -> str:
     return export.partition("=")[0]
 
 
-def _apart(options: RestartOptions, typed: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """JOB, and the words after ``--``. typed: the words of the command line."""
-    words = (*(() if options.job is None else (options.job,)), *options.words)
-    at = len(words)
-    if "--" in typed:
-        at -= len(typed) - 1 - typed.index("--")
-        if at == len(words):
-            raise UsageError("no command after --", hint="dispatch restart JOB -- train.py")
+def apart(words: Sequence[str], typed: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """JOB, and the words after ``--``, of ``words``: the command line ``typed`` less options.
+
+    Raises: UnexpectedArgument.
+    """
+    words = tuple(words)
+    at = len(words) - (len(typed) - 1 - typed.index("--") if "--" in typed else 0)
     if at > 1:
+        command = click.get_current_context().info_name
         raise UnexpectedArgument(
             f"{words[1]}: put the new command after --",
-            hint=f"dispatch restart {shlex.join([words[0], '--', *words[1:]])}",
+            hint=f"{command} {shlex.join([words[0], '--', *words[1:]])}",
         )
     return (words[0] if at else None), words[at:]
 

@@ -204,6 +204,8 @@ def words_for(
     if name in _ARGUMENTS:
         return [*(files if command == "report" else []), *_begun(_ARGUMENTS[name](), typed)]
     first = not context.params.get(name)
+    if command == "again":
+        return _begun(_jobs(), typed) if first else files
     if command == "explain":
         return _begun(_codes(), typed) if first else []
     launchers = map(CompletionItem, _LAUNCHERS if command == "import" and first else ())
