@@ -137,6 +137,8 @@ class JobRecord(Sink):
         if self._has_looked_back:
             return (), ""
         self._has_looked_back = True
+        if not registry.any_blamed():
+            return (), ""
         from dispatcher.jobs.failures import SEVERAL, failing, text_of
 
         hosts = self._state.hosts

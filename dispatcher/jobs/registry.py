@@ -335,6 +335,16 @@ def jobs() -> list[Job]:
     return found
 
 
+def any_blamed() -> bool:
+    """Whether any record blames a host. Only ends are read for that, because every run asks."""
+    base = state_folder() / "jobs"
+    for name in os.listdir(base) if base.exists() else ():
+        with contextlib.suppress(OSError), open(f"{base}/{name}/end.json", "rb") as file:
+            if b'"blamed"' in file.read(LARGEST):
+                return True
+    return False
+
+
 def find(name: str | None, *, runs: bool = False) -> Job:
     """The job that ``name`` means: a name, the start of an id or of its last part, or ``latest``.
 
