@@ -261,7 +261,8 @@ class JobRecord(Sink):
             if blamed and (before := self._failed_before()[1]):
                 self._say(f"note: {before}")
             try:
-                registry.conclude(self._folder, exit_code, lines, blamed)
+                rate = None if self._state.pace is None else self._state.pace.rate
+                registry.conclude(self._folder, exit_code, lines, blamed, rate)
                 self._lost.write_down(left)
             except OSError as error:  # the exit code is worth more than the file
                 self._say(f"note: dispatch jobs will not know how it ended: {errors.reason(error)}")

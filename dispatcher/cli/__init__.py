@@ -35,6 +35,7 @@ COMMANDS = {
     "attach": ("jobs.attach:AttachOptions", "jobs.attach:attach"),
     "logs": ("jobs.attach:LogsOptions", "jobs.attach:logs"),
     "again": ("jobs.again:AgainOptions", "jobs.again:again"),
+    "diff": ("jobs.diff:DiffOptions", "jobs.diff:diff"),
     "restart": ("jobs.restart:RestartOptions", "jobs.restart:restart"),
     "stop": ("jobs.attach:StopOptions", "jobs.attach:stop"),
     "top": ("jobs.top:TopOptions", "jobs.top:top"),

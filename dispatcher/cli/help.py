@@ -32,6 +32,7 @@ PURPOSES: dict[str, dict[str, str]] = {
         "top": "Show CPU, memory, GPU and last line of every rank.",
         "stacks": "Show each rank's position in its program.",
         "debug": "Debug a running rank with pdb.",
+        "diff": "Show the differences between two jobs on record.",
         "report": "Draw a run as one HTML page that can be sent to others.",
     },
     "End jobs": {

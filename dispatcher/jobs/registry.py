@@ -279,13 +279,16 @@ def conclude(
     exit_code: int,
     lines: Sequence[str],
     blamed: Mapping[str, str] = MappingProxyType({}),
+    rate: float | None = None,
 ) -> None:
     """Write down how the job ended: its verdict, cut where the disk is full. Raises: OSError.
 
-    blamed: see ``Job``.
+    blamed: see ``Job``. ``rate`` is its last progress, a second.
     """
     verdict, room = [_text(line) for line in lines], folder / "room"
     end: dict[str, Any] = {"exit_code": exit_code, "verdict": verdict, "ended": time.time()}
+    if rate is not None:
+        end["rate"] = rate
     if blamed:
         end["blamed"] = dict(islice(blamed.items(), MOST_BLAMED))
     try:

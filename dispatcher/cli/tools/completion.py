@@ -260,6 +260,7 @@ def _jobs() -> list[CompletionItem]:
 #: the argument of some commands -> the words that it may have
 _ARGUMENTS: dict[str, Callable[[], list[CompletionItem]]] = {
     "job": _jobs,
+    "other": _jobs,
     "run_id": lambda: [CompletionItem(run_id, help=text) for run_id, _, text in jobs()],
     "name": _commands,
 }

@@ -84,6 +84,12 @@ class Pace:
         while len(seen) > 2 and seen[1][0] <= now - RECENT:
             seen.popleft()
 
+    @property
+    def rate(self) -> float | None:
+        """Done a second, as of the last reading; None if it is not known."""
+        left = self.left(self._seen[-1][0]) if self._seen else None
+        return (self._total - self._seen[-1][1]) / left if left else None
+
     def left(self, now: float) -> float | None:
         """Seconds until all is done; None while the rate is not known."""
         return time_left(self._seen, self._total, now)
