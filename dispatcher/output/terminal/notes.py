@@ -46,11 +46,24 @@ class Notes(Sink):
         self._reached, self._changed = reached, changed
         self._restart = ""  # the last, as text
         self._unbound: set[frozenset[str]] = set()  # reasons not to bind, by host
+        # a notice of one host, which was shown -> the others that sent the same
+        self._others: dict[str, list[str]] = {}
 
     def _say(self, line: str) -> None:
         self._tell(sanitize_text(line))  # most of them have text from hosts
 
     def event(self, entry: Entry) -> None:
+        match entry.event:
+            case ev.NodeNoticed(node, notice):
+                if notice in self._others and not self._verbose:
+                    self._others[notice].append(self._hosts[node])
+                    return
+                self._others[notice] = []
+            case ev.RanksPlaced() | monitor_events.RunClosed():
+                for same, hosts in self._others.items():
+                    if hosts:
+                        self._say(f"note: {fold(hosts)}: {same}")
+                        hosts.clear()
         text = self._always(entry.event)
         if text is None and self._verbose:
             text = self._detail(entry.event)

@@ -119,6 +119,19 @@ def test_of_a_large_world_the_first_hosts_are_named(count: int) -> None:
     assert line.endswith(f"n{MOST_MAPPED - 1}:2" + (", ..." if count > MOST_MAPPED else ""))
 
 
+def test_a_notice_of_many_hosts_is_told_of_the_first_and_once_of_the_others() -> None:
+    lines: list[str] = []
+    notes = Notes(HOSTS, lines.append, verbose=False)
+    for node, text in ((0, "odd"), (1, "odd"), (2, "even"), (3, "odd")):
+        notes.event(ev.Entry(1, 1.0, ev.NodeNoticed(node, text)))
+    assert lines == ["note: n0: odd", "note: n2: even"]
+    placed = ev.Entry(1, 2.0, ev.RanksPlaced(4, "n0", 1))
+    notes.event(placed)
+    assert lines[2:] == ["note: n[1,3]: odd"]
+    notes.event(placed)
+    assert len(lines) == 3
+
+
 def test_a_reason_not_to_bind_is_told_of_one_host() -> None:
     lines: list[str] = []
     notes = Notes(HOSTS, lines.append, verbose=False)
