@@ -40,6 +40,7 @@ COMMANDS = {
     "stop": ("jobs.attach:StopOptions", "jobs.attach:stop"),
     "top": ("jobs.top:TopOptions", "jobs.top:top"),
     "stacks": ("jobs.stacks:StacksOptions", "jobs.stacks:stacks"),
+    "profile": ("jobs.profiling:ProfileOptions", "jobs.profiling:profile"),
     "debug": ("jobs.debug:DebugOptions", "jobs.debug:debug"),
     "kill": ("jobs.sweep:KillOptions", "jobs.sweep:kill"),
     "sweep": ("jobs.sweep:SweepOptions", "jobs.sweep:sweep"),

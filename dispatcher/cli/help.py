@@ -30,10 +30,13 @@ PURPOSES: dict[str, dict[str, str]] = {
         "attach": "Show the output of a running job as it comes.",
         "logs": "Show the output of a job's ranks so far.",
         "top": "Show CPU, memory, GPU and last line of every rank.",
-        "stacks": "Show each rank's position in its program.",
-        "debug": "Debug a running rank with pdb.",
         "diff": "Show the differences between two jobs on record.",
         "report": "Draw a run as one HTML page that can be sent to others.",
+    },
+    "Look into ranks": {
+        "stacks": "Show each rank's position in its program.",
+        "profile": "Take samples of running ranks, as a file for speedscope.",
+        "debug": "Debug a running rank with pdb.",
     },
     "End jobs": {
         "restart": "End the ranks of a job, and start them again with new code.",

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.names import size
-from dispatcher.model.paths import open_anew
+from dispatcher.model.paths import create_file, open_anew
 
 
 def read(who: str, path: str, most: int) -> bytes:
@@ -41,6 +41,12 @@ def expect(who: str, path: str) -> None:
 def write(who: str, path: str, text: str) -> None:
     """Make ``path`` a file of ``text``. who: as for ``read``. Raises: UsageError."""
     with _worded(who), open(open_anew(path, 0o666), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def create(who: str, path: str, text: str) -> None:
+    """As ``write``, but ``path`` must not exist. Raises: UsageError."""
+    with _worded(who), open(create_file(path, 0o666), "w", encoding="utf-8") as file:
         file.write(text)
 
 

@@ -225,6 +225,10 @@ class NoLogFiles(DispatchError):
     """The job keeps no files, or they are gone."""
 
 
+class NotProfiled(DispatchError):
+    """There are no samples of some of the ranks."""
+
+
 class NoConnectionDaemon(DispatchError):
     """The process that keeps connections cannot be started or reached."""
 

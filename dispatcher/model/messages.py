@@ -528,6 +528,11 @@ The job goes on unchanged. When its ranks run:
         "    dispatch --log-dir logs -H hostfile train.py",
     ),
     _message(
+        "not-profiled", _CLUSTER, "dispatch profile has no samples of some ranks.",
+        "They do not run Python, they ended, or they do not answer and there is no py-spy.",
+        "    dispatch stacks                              # where they are",
+    ),
+    _message(
         "no-connection-daemon", _CLUSTER, "The process that keeps connections open cannot be used.",
         "It could not be started, or it does not answer.",
         "    dispatch connect --close",

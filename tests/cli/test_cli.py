@@ -30,6 +30,7 @@ NO_JSON = {
     "fold": "a filter of lines",
     "import": "a command line",
     "logs": "the ranks' own output",
+    "profile": "the file is JSON",
     "restart": "a word or two; report.json and the journal have it",
     "stop": "the verdict, which report.json has",
 }
@@ -75,7 +76,7 @@ def test_who_lists_has_json_and_who_touches_hosts_a_dry_run() -> None:
     assert {name for name, kind in kinds.items() if "as_json" not in names_of(kind)} == {*NO_JSON}
     dry = {name for name, kind in kinds.items() if "dry_run" in names_of(kind)}
     touching = {name for name, kind in kinds.items() if issubclass(kind, LoginOptions)}
-    assert dry == touching | {"debug", "kill", "restart", "stop"}
+    assert dry == touching | {"debug", "kill", "profile", "restart", "stop"}
 
 
 def test_what_is_printed_for_programs(

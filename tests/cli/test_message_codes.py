@@ -26,9 +26,11 @@ from dispatcher import cli
 from dispatcher.api.report import replay
 from dispatcher.api.request import request
 from dispatcher.api.transports import allow_open_files
+from dispatcher.cli.jobs import profiling
 from dispatcher.cli.jobs.restart import _follow
 from dispatcher.cli.run import detach
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import Exited
 from dispatcher.core.events.monitor_events import placed
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.jobs import registry
@@ -36,6 +38,7 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Kind
 from dispatcher.model.messages import HOSTS, MESSAGES, REFUSALS, RUN
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.exec.host_results import HostResult
 from dispatcher.output.terminal.asking import Asking
 from dispatcher.output.text.verdict_text import describe
 from dispatcher.plan.job.request import Limits
@@ -160,6 +163,12 @@ def _no_restart() -> None:
     _follow(registry.find(ENDED), Refusing())  # type: ignore[arg-type]
 
 
+def _no_samples(folder: Path, _: OnRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = HostResult("n1", 0, Exited(0), 1.0, b"", b"", 0, 0)
+    monkeypatch.setattr(profiling, "_sampled", lambda *_: (result,))
+    profiling.profile(profiling.ProfileOptions(job=HERE, rank="0"))
+
+
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
     allow_open_files(10_000)
@@ -182,6 +191,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "unsafe-folder": lambda folder, on_record, patch: _open_to_all(on_record),
     "journal-unusable": lambda folder, *_: _a_journal_cut_off(folder),
     "cannot-restart": lambda *_: _no_restart(),
+    "not-profiled": _no_samples,
     "wrong-argument": lambda *_: request("n1", ["x"], nosuch=1),  # type: ignore[call-arg]
     "too-few-open-files": lambda folder, on_record, patch: _few_files(patch),
     "internal-error": lambda *_: AttemptMachine(plan_of()).handle(UNKNOWN, 0.0),

@@ -7,6 +7,7 @@ over the job's own way to its hosts connects our terminal (``remote.rank.debugge
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from dispatcher.cli import say
 from dispatcher.cli.options.connect_options import LoginTransports, show_only
@@ -49,7 +50,7 @@ def debug(options: DebugOptions) -> int:
     """Talk with the rank; the exit code. Raises: DispatchError."""
     rank = _number(options.rank)
     job = registry.find_running(options.job)
-    hosts = _candidates(job, rank)
+    hosts = candidates(job, [rank])
     does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
     if show_only(options, "debug", ((host, does) for host in hosts)):
         return 0
@@ -64,14 +65,15 @@ def _number(text: str) -> int:
         raise UsageError(bad.message, hint="--rank 0") from None
 
 
-def _candidates(job: registry.Job, rank: int) -> tuple[Host, ...]:
-    """The host that has the rank by the job's journal, or all hosts."""
+def candidates(job: registry.Job, ranks: Sequence[int]) -> tuple[Host, ...]:
+    """The hosts that have ``ranks`` by the job's journal, or all hosts."""
     names = [name for name, _, _ in job.hosts]
     state = JournalState(RunPaths(job.logs or job.folder).journal, names)
     for _ in state.news():
         pass
-    home, _ = state.home(rank)
-    return job.targets[home : home + 1] or job.targets
+    homes = {state.home(rank)[0] for rank in ranks}
+    found = tuple(host for at, host in enumerate(job.targets) if at in homes)
+    return found if len(found) == len(homes) else job.targets
 
 
 def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:

@@ -1,4 +1,4 @@
-"""pdb of a rank that runs, on the terminal of ``dispatch debug``: both ends on the rank's host.
+"""pdb of a rank that runs, on the terminal of ``dispatch debug``, or samples of its stacks.
 
 ::
 
@@ -6,7 +6,8 @@
 
 ``main`` finds the rank by its variables, puts this file into the private folder of the rank's agent
 and sends the rank a signal; ``sitecustomize`` there waits at a socket in that folder and loads
-this file to talk. It opens no port and needs only Python 3.7 and the standard library.
+this file to talk. It opens no port and needs only Python 3.7 and the standard library. The first
+byte that the rank gets is the samples a second for ``profiler``, 0 for pdb.
 """
 
 from __future__ import annotations
@@ -27,12 +28,63 @@ ANSWER = 5.0
 #: exit codes: the rank is not on this host; it does not answer
 NOT_HERE, NO_ANSWER = 3, 4
 _MOST = 1 << 20
+#: words about a stack that is sampled, three a frame
+DEEPEST = 600
 
 
 # -- in the rank ------------------------------------------------------------------------------
 
 
 def talk(frame: FrameType, link: socket) -> None:
+    """Serve the caller at the other end of ``link``; return when the rank may go on."""
+    from _thread import get_ident, start_new_thread
+
+    rate = ord(link.recv(1) or b"\0")
+    if rate:
+        start_new_thread(sample, (link, rate, get_ident()))
+    else:
+        debug(frame, link)
+
+
+def sample(link: socket, rate: int, main_thread: int) -> None:
+    """Send the caller the stacks that changed, ``rate`` times a second, until it hangs up.
+
+    A line is a thread, seconds, its name, then function, file and line of each frame, innermost
+    first, with NULs between them; no name if it has ended. It takes a tenth of the time at most.
+    """
+    from _thread import get_ident
+    from time import monotonic, sleep
+
+    begin, before = monotonic(), {}  # type: ignore[var-annotated]
+    try:
+        while True:
+            now, found = monotonic(), {}
+            names = getattr(sys.modules.get("threading"), "_active", {})
+            for thread, top in sys._current_frames().items():
+                frame: Any = None if thread == get_ident() else top
+                name = "MainThread" if thread == main_thread else "thread"
+                words = [getattr(names.get(thread), "name", name)]
+                while frame is not None and len(words) < DEEPEST:
+                    code = frame.f_code
+                    words += code.co_name, code.co_filename, str(frame.f_lineno or 0)
+                    frame = frame.f_back
+                if words[1:]:
+                    found[thread] = "\0".join(words).replace("\n", " ")
+            frame = top = None  # type: ignore[assignment]  # these would keep objects alive
+            lines = [
+                "%d\0%.4f\0%s" % (thread, now - begin, found.get(thread, ""))
+                for thread in {**before, **found}
+                if before.get(thread) != found.get(thread)
+            ]
+            before = found
+            text = "\n".join([*lines, ""]) or "\n"
+            link.sendall(text.encode("utf-8", "replace"), 0x4000)  # without SIGPIPE
+            sleep(max(1 / rate, 10 * (monotonic() - now)))
+    except OSError:
+        link.close()
+
+
+def debug(frame: FrameType, link: socket) -> None:
     """Let the user at the other end of ``link`` look into ``frame``; returns when it may go on."""
     from pdb import Pdb
 
@@ -120,11 +172,7 @@ def main(argv: list[str]) -> int:
     with open("/proc/self/cmdline", "rb") as file:
         words = file.read(_MOST).split(b"\0")
     source = words[words.index(b"-c") + 1]
-    new = os.path.join(folders[pid], "debugger.%d" % os.getpid())
-    with open(new, "xb") as file:
-        file.write(source)
-    os.rename(new, os.path.join(folders[pid], "debugger.py"))
-    link = called(folders[pid], pid)
+    link = called(folders[pid], pid, source, 0)
     if link is None:
         sys.stderr.write(
             "error: rank %s (pid %d) does not answer: it is in C, or has replaced the signal\n"
@@ -138,6 +186,20 @@ def main(argv: list[str]) -> int:
 def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
     """pid -> private folder, of our processes of that rank that can be asked."""
     found = {}
+    for pid, variables in processes_of(run_id).items():
+        try:
+            folder = os.fsdecode(variables.get(b"PYTHONPATH", b"").split(b":")[0])
+            is_ours = os.path.basename(folder).startswith("dispatch-%s-" % run_id.decode())
+            if variables.get(b"RANK") == rank and is_ours and catches(pid) and is_private(folder):
+                found[pid] = folder
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def processes_of(run_id: bytes) -> dict[int, dict[bytes, bytes]]:
+    """pid -> variables, of our processes of the run."""
+    found = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -148,12 +210,8 @@ def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
                 variables = dict(
                     item.split(b"=", 1) for item in file.read(_MOST).split(b"\0") if b"=" in item
                 )
-            if variables.get(b"DISPATCH_RUN_ID") != run_id or variables.get(b"RANK") != rank:
-                continue
-            folder = os.fsdecode(variables.get(b"PYTHONPATH", b"").split(b":")[0])
-            is_ours = os.path.basename(folder).startswith("dispatch-%s-" % run_id.decode())
-            if is_ours and catches(name) and is_private(folder):
-                found[int(name)] = folder
+            if variables.get(b"DISPATCH_RUN_ID") == run_id:
+                found[int(name)] = variables
         except (OSError, ValueError):
             continue  # it has ended
     return found
@@ -165,9 +223,9 @@ def is_private(folder: str) -> bool:
     return about.st_uid == os.geteuid() and about.st_mode & 0o170077 == 0o040000
 
 
-def catches(name: str) -> bool:
+def catches(pid: int) -> bool:
     """Whether the process has a handler for the signal, which would end it otherwise."""
-    with open("/proc/%s/status" % name) as file:
+    with open("/proc/%d/status" % pid) as file:
         for line in file:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> SIGNAL - 1 & 1)
@@ -188,16 +246,24 @@ def door(folder: str, pid: int) -> str:
     return os.path.join(folder, "debug-%d" % pid)
 
 
-def called(folder: str, pid: int) -> socket | None:
-    """A connection to the rank, which is asked for one unless it waits already."""
+def called(folder: str, pid: int, source: bytes, rate: int) -> socket | None:
+    """A connection to the rank, which is asked for one unless it waits already.
+
+    source: this file's, for the rank. rate: samples a second, 0 for pdb.
+    """
     from socket import AF_UNIX, socket
     from time import monotonic, sleep
 
+    new = os.path.join(folder, "debugger.%d" % os.getpid())
+    with open(new, "xb") as file:
+        file.write(source)
+    os.rename(new, os.path.join(folder, "debugger.py"))
     until, asked = monotonic() + ANSWER, False
     while True:
         link = socket(AF_UNIX)
         try:
             link.connect(door(folder, pid))
+            link.sendall(bytes([rate]))
         except OSError:
             link.close()
         else:

@@ -34,7 +34,9 @@ print(1, flush=True)
 signal.sigwait([61])
 door.bind(sys.argv[1])
 door.listen()
-door.accept()[0].sendall(b"here")
+link = door.accept()[0]
+link.sendall(b"here")
+link.recv(2)
 """
 
 
@@ -141,8 +143,9 @@ def test_a_door_that_is_not_open_yet(tmp_path: Path, monkeypatch: pytest.MonkeyP
         try:
             assert rank.stdout is not None
             assert rank.stdout.readline() == b"1\n"
-            link = debugger.called(str(tmp_path), rank.pid)
+            link = debugger.called(str(tmp_path), rank.pid, b"# its source", 0)
             assert link is not None
+            assert (tmp_path / "debugger.py").read_bytes() == b"# its source"
             with link:
                 assert link.recv(10) == b"here"
         finally:
