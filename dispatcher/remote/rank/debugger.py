@@ -190,6 +190,8 @@ def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
         try:
             folder = os.fsdecode(variables.get(b"PYTHONPATH", b"").split(b":")[0])
             is_ours = os.path.basename(folder).startswith("dispatch-%s-" % run_id.decode())
+            if not os.path.isdir(folder):  # the rank's container has it
+                folder = "/proc/%d/root%s" % (pid, folder)
             if variables.get(b"RANK") == rank and is_ours and catches(pid) and is_private(folder):
                 found[pid] = folder
         except OSError:
