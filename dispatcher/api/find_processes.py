@@ -94,7 +94,7 @@ def summary(found: Mapping[str, list[shell.SweptProcess]], *whats: str) -> list[
         groups: dict[str, list[str]] = {}
         for host, tagged in found.items():
             here = [one for one in tagged if one.what == what]
-            for text in filter(None, (_processes(here), _folders(here))):
+            for text in filter(None, (_processes(here), _folders(here), _containers(here))):
                 groups.setdefault(f"{_VERBS[what]} {text}", []).append(host)
         lines += [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
     return lines
@@ -108,10 +108,20 @@ def _processes(tagged: Sequence[shell.SweptProcess]) -> str:
 
 
 def _folders(tagged: Sequence[shell.SweptProcess]) -> str:
-    counts = Counter(one.name for one in tagged if one.pid is None)
+    counts = Counter(one.name for one in tagged if one.pid is None and not _is_container(one))
     places = ", ".join(map(sanitize_text, sorted(counts)))
     total = counts.total()
     return f"{plural(total, 'folder')} in {places}" if total else ""
+
+
+def _is_container(one: shell.SweptProcess) -> bool:
+    return one.pid is None and one.name.startswith("container of ")
+
+
+def _containers(tagged: Sequence[shell.SweptProcess]) -> str:
+    counts = Counter(one.name.rpartition(" ")[2] for one in filter(_is_container, tagged))
+    engines = ", ".join(map(sanitize_text, sorted(counts)))
+    return f"{plural(counts.total(), 'container')} of {engines}" if counts else ""
 
 
 #: seconds that a look takes at most after connecting: five rounds of killing, a second apart

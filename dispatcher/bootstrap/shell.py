@@ -289,6 +289,18 @@ folders() {
     echo "$word - $r ${d%/*}"
   done
 }
+containers() {  # named and labelled as transport.container.engines has it
+  for e in docker podman nerdctl; do
+    command -v $e >/dev/null || continue
+    for c in $($e ps -a --filter "label=dispatch.uid=$(id -u)" --format '{{.Names}}'); do
+      r=${c#dispatch-}; [ "$r" != "$c" ] || continue
+      r=${r%-*}; asked "$@" || continue
+      word=found
+      [ $kill = 0 ] || { word=removed; $e rm -f "$c"; $e inspect "$c" && word=kept; } >/dev/null
+      echo "$word - $r container of $e"
+    done
+  done
+}
 look() {
   word=$1; shift; any=
   for f in $(grep -ls DISPATCH_RUN_ID= /proc/[0-9]*/environ); do
@@ -305,12 +317,13 @@ look() {
   done
   [ "$any" ]
 }
-[ $kill = 0 ] && { look found "$@"; folders "$@"; exit 0; }
+[ $kill = 0 ] && { look found "$@"; folders "$@"; containers "$@"; exit 0; }
 round=0; while look killed "$@"; do
   round=$((round+1)); [ $round -ge ROUNDS ] && break; [ $round -gt 1 ] && sleep 1
 done
 [ $round -lt ROUNDS ] || look left "$@"
 folders "$@"
+containers "$@"
 exit 0
 """.replace("ROUNDS", str(ROUNDS))
 
@@ -324,7 +337,7 @@ def sweep_command(run_ids: Sequence[str], *, kill: bool) -> tuple[str, ...]:
 
 @value
 class SweptProcess(Value):
-    """A process or, where pid is null, a folder in ``name``.
+    """A process or, where pid is null, a folder in ``name`` or a "container of" an engine.
 
     what: found, killed, removed; left or kept if it could not be.
     """
