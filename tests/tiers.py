@@ -30,6 +30,7 @@ ALLOWED = {
     r"needs hosts made of namespaces": "the kernel gives none to this user; root's run has them",
     r"no python3\.\d+ on this machine|no Python (older than )?3\.8": "the oldest is not packaged",
     r"cgroup can be made here": "containers keep them to themselves",
+    r"no container can be run here": "the kernel, or a container around it, refuses one",
     r"no IPv6 on this machine": "the kernel's choice",
     r"kernel.dmesg_restrict": "the kernel's choice",
     r"no routes here|no traffic control here|resets nothing here": "the kernel lacks the module",

@@ -93,9 +93,9 @@ class RunSession:
     transport_for: host -> its transport. sinks: get events and output; ``add`` gives it more. say:
     writes a line to the user. paths: of the run's files, for the report. excluded: hosts left out
     of the plan because they did not pass the checks. rdma: host -> its ACTIVE ports as text, as far
-    as a check has seen them. advise: see ``describe``. The others, ``home``, ``host_of`` and
-    ``restart`` are as in ``Runner``. state: the run now, for sinks. closed: its last event, at the
-    end.
+    as a check has seen them. advise: see ``describe``. If ranks run in a container, ``outside_for``
+    gives the transport to the host itself. The others, ``home``, ``host_of`` and ``restart`` are as
+    in ``Runner``. state: the run now, for sinks. closed: its last event, at the end.
     """
 
     def __init__(
@@ -114,6 +114,7 @@ class RunSession:
         rdma: Mapping[str, str] = MappingProxyType({}),
         resend: Callable[[], None] | None = None,
         advise: Advise = no_advice,
+        outside_for: Callable[[Host], Transport] | None = None,
     ) -> None:
         places = (*plan.nodes, *plan.spares)
         self._hosts = [node.host.name for node in places]
@@ -128,7 +129,7 @@ class RunSession:
         seen = {at: rdma[name] for at, name in enumerate(self._hosts) if rdma.get(name)}
         self._nccl = NcclListener(self.state, settings, self.tell, seen)
         hosts = [node.host for node in places]
-        self._cleanup = FinalCleanup(hosts, plan.run_id, transport_for, self.tell)
+        self._cleanup = FinalCleanup(hosts, plan.run_id, outside_for or transport_for, self.tell)
         self._runner = Runner(
             plan,
             transport_for,

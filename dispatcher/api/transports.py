@@ -14,6 +14,7 @@ from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from dispatcher.transport.container.engines import Container
     from dispatcher.transport.ssh_auth.passwords import Passwords
 
 AT_A_TERMINAL = "run it at a terminal, or log in by a key: ssh-copy-id HOST"
@@ -70,7 +71,7 @@ class TransportPool:
     ask: asks for secrets to log in; called on the thread of a link. alive: when a silent host is
     asked whether it lives. alone: there is only one host, whose password is asked for without
     ``ask_pass``, as ssh does. passwords: of another pool that has asked for them. reach: seconds
-    for the steps before a login.
+    for the steps before a login. If there is a ``container``, hosts run commands in it.
     """
 
     def __init__(
@@ -82,8 +83,10 @@ class TransportPool:
         alone: bool = False,
         passwords: Passwords | None = None,
         reach: float = math.inf,
+        container: Container | None = None,
     ) -> None:
         self._reach = reach
+        self._container = container
         if passwords is None:
             from dispatcher.transport.ssh_auth.passwords import Passwords
 
@@ -97,7 +100,19 @@ class TransportPool:
         self._made: dict[str, Transport] = {}
 
     def transport_for(self, host: Host) -> Transport:
-        """The transport for ``host``."""
+        """The transport for ``host``, and into its container if there is one."""
+        outside = self.outside_for(host)
+        if self._container is None:
+            return outside
+        from dispatcher.transport.container.container_transport import ContainerTransport
+
+        name = f"container by {outside.name}"
+        if name not in self._made:
+            self._made[name] = ContainerTransport(outside, self._container)
+        return self._made[name]
+
+    def outside_for(self, host: Host) -> Transport:
+        """The transport for ``host`` itself."""
         choice = self.ways.chosen
         name = choice if choice != "auto" else ("local" if is_local(host) else "paramiko")
         if name not in self._made:

@@ -27,6 +27,7 @@ class Kind(str, enum.Enum):
     NO_PYTHON = "no usable python"
     BOOT = "agent did not start"
     START = "command did not start"
+    CONTAINER = "container did not start"
     CHECK = "check failed"
     PROTOCOL = "protocol error"
     LOST = "host lost"

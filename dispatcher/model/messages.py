@@ -296,6 +296,18 @@ First find out which. If it was reinstalled:
         "    dispatch exec --plain -w NAME true",
     ),
     _message(
+        "container-did-not-start", _CLUSTER, "The host started no container of --container-image.",
+        """The host has no container engine or not the image, a folder of --mount is missing, or the
+        engine refused an option. The message quotes the engine. dispatch pulls no image, because a
+        start must not wait for a registry.""",
+        """
+Put the image on the hosts, then look into it:
+
+    dispatch exec -H hostfile -- podman pull IMAGE
+    dispatch exec -H hostfile --container-image IMAGE -- python3 -V
+""",
+    ),
+    _message(
         "check-failed", _CLUSTER, "The host cannot be used for this run.",
         """Its folder, script, program or interface is missing, or dispatch check found a critical
         problem. The message says which.""",

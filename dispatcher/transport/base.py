@@ -299,6 +299,10 @@ class Transport(abc.ABC):
         """The line with which a user can try ``command``, plain text, on the host the same way."""
         return f"ssh {target.host} {command}"
 
+    def explain(self, target: Target, failure: Failure) -> Failure:
+        """``failure`` of a start on the host, in terms of what this transport puts in between."""
+        return failure
+
     def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
         """Do as ``open`` and then a ``write`` of ``opening``, but without waiting.
 

@@ -31,7 +31,8 @@ OF_START = {
     "agent-did-not-start": "exit 1",
 }
 SUDO, COMMAND, LOGIN = "sudo-refused", "hosts-failed", "command-did-not-start"
-ELSEWHERE = {*OF_CONFIG, *OF_START, SUDO, COMMAND, LOGIN}
+CONTAINER = "container-did-not-start"
+ELSEWHERE = {*OF_CONFIG, *OF_START, SUDO, COMMAND, LOGIN, CONTAINER}
 
 
 def test_hosts_that_cannot_be_reached(cluster: Cluster) -> None:
@@ -82,3 +83,8 @@ def test_hosts_on_which_no_agent_comes_up(cluster: Cluster) -> None:
         report = json.loads((logs / "latest" / "report.json").read_text())
         told = {host: one["message_code"] for host, one in report["cause"]["failures"].items()}
         assert told == {"n1": code}, done.stderr
+
+
+def test_a_host_without_the_engine_of_an_image(cluster: Cluster) -> None:
+    done = cluster.run([*EXEC, "--container-image", "/none.sif", "-w", "n1", "true"])
+    assert json.loads(done.stdout.splitlines()[0])["message_code"] == CONTAINER, done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from dispatcher.cli.options.declaration import Options, argument, json_option, option, preset
-from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
+from dispatcher.cli.options.host_options import ContainerOptions, LoginOptions, WhereOptions
 
 
 class ReadingOptions(Options, section="Checks"):
@@ -93,7 +93,13 @@ class FindingOptions(Options, section="Output"):
 
 
 class CheckOptions(
-    WhereOptions, ReadingOptions, PairOptions, NcclOptions, FindingOptions, LoginOptions
+    WhereOptions,
+    ReadingOptions,
+    PairOptions,
+    NcclOptions,
+    FindingOptions,
+    ContainerOptions,
+    LoginOptions,
 ):
     """Check all hosts at once: which can run a job, which cannot, and why.
 

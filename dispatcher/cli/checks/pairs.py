@@ -246,7 +246,8 @@ def _by_ranks(
 
     played = RankPairs(
         targets, reach.transport_for, over=options.backend, iface=options.iface,
-        python=options.python or python_of(os.environ), connect=options.connect_timeout,
+        python=options.python or ("python3" if options.container_image else python_of(os.environ)),
+        connect=options.connect_timeout,
     )  # fmt: skip
 
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:

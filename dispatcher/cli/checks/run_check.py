@@ -82,7 +82,7 @@ def _by_host(options: CheckOptions) -> int:
     want = wanted(
         targets,
         asked,
-        options.python,
+        options.python or ("python3" if options.container_image else None),
         time_limit,
         options.site_checks,
         full=full,

@@ -6,6 +6,7 @@ from typing import Literal
 
 from dispatcher.cli.options.declaration import Options, argument, json_option, option, preset
 from dispatcher.cli.options.host_options import (
+    ContainerOptions,
     KeepOptions,
     LimitOptions,
     LoginOptions,
@@ -99,6 +100,7 @@ class ExecOptions(
     LimitOptions,
     GatherOptions,
     ResultOptions,
+    ContainerOptions,
     TreeOptions,
     KeepOptions,
     LoginOptions,

@@ -105,6 +105,8 @@ def run(options: ExecOptions) -> int:
         if options.plain and getattr(options, name) not in (None, False, ()):
             raise ConflictingOptions(f"--plain and --{name.replace('_', '-')} exclude each other")
     exec_output.check(options)
+    if options.sudo is not None and options.container_image is not None:
+        raise ConflictingOptions("--sudo and --container-image exclude each other")
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
     if options.fanout == 1 and options.serial is None and typed("fanout"):

@@ -10,6 +10,7 @@ from dispatcher.api.transports import Ask
 from dispatcher.cli import print_json, say
 from dispatcher.cli.options.declaration import Options
 from dispatcher.cli.options.host_options import (
+    ContainerOptions,
     KeepOptions,
     LimitOptions,
     LoginOptions,
@@ -232,7 +233,8 @@ class LoginTransports(transports.TransportPool):
     """Transports by host, closed at the end of the context. Raises: UsageError.
 
     ask: asks for a secret, by default at our terminal. keep: the next command uses the
-    connections again. alone: there is one host. passwords: those of an earlier pool.
+    connections again. alone: there is one host. passwords: those of an earlier pool. A run
+    gives ``run_id`` and ``folders`` for its containers.
     """
 
     def __init__(
@@ -245,25 +247,33 @@ class LoginTransports(transports.TransportPool):
         say: Callable[[str], None] = say,
         alone: bool = False,
         passwords: Passwords | None = None,
+        run_id: str | None = None,
+        folders: Iterable[str] = (),
     ) -> None:
         from dispatcher.output.terminal.asking import Asking
 
         assert not options.dry_run, "a dry run contacts no host"
         check_keep(options)
         self._asking = Asking()
+        container = None
+        if isinstance(options, ContainerOptions) and options.has_any:
+            from dispatcher.cli.options.container_options import container_of
+
+            container = container_of(options, run_id, folders)
         # a limit that was typed is for login and start as well
         reach = getattr(options, "connect_timeout", None) or 10.0
         super().__init__(
             login_ways(options), ask or self._asking.ask, alive(options),
             alone=alone, passwords=passwords, reach=reach,
+            container=container,
         )  # fmt: skip
         self._options = options
         self._keep = keep
         self._tree = tree
         self._say = say
 
-    def transport_for(self, host: Host) -> Transport:
-        direct = super().transport_for(host)
+    def outside_for(self, host: Host) -> Transport:
+        direct = super().outside_for(host)
         if self._tree is None or direct.name == "local":
             return direct
         if "tree" not in self._made:

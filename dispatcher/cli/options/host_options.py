@@ -131,6 +131,43 @@ class KeepOptions(Options, section="Connections"):
     )
 
 
+class ContainerOptions(Options, section="Container"):
+    """In which container a command runs."""
+
+    container_image: str | None = option(
+        metavar="IMAGE",
+        help="Run in a container of IMAGE, one per host. The host must have the image: nothing is "
+        "pulled. The container has the host's network, GPUs, RDMA devices and your user, and this "
+        "folder at the same path; an entrypoint of the image is not run.",
+        usual="no container",
+    )
+    container_engine: Literal["auto", "docker", "podman", "nerdctl", "apptainer", "enroot"] = (
+        option(
+            default="auto",
+            help="Start the container with this program. auto: the first on the host that has the "
+            "image; apptainer for a .sif file or a folder, enroot for a .sqsh file.",
+        )
+    )
+    mounts: tuple[str, ...] = option(
+        "--mount",
+        metavar="SRC:DST[:ro]",
+        help="Mount the host's SRC at DST in the container, to be read only with :ro. May be "
+        "repeated.",
+    )
+    container_args: tuple[str, ...] = option(
+        "--container-arg",
+        metavar="ARG",
+        help="Pass ARG to the engine, before the image: --container-arg=--shm-size=64g. May be "
+        "repeated.",
+    )
+
+    @property
+    def has_any(self) -> bool:
+        """Whether one of these options was given."""
+        given = (self.container_image, self.mounts, self.container_args)
+        return any(given) or self.container_engine != "auto"
+
+
 class TreeOptions(Options, section="Connections"):
     """For commands that reach hosts through others."""
 
@@ -224,6 +261,19 @@ class VariableOptions(Options, section="Command"):
         "It needs no AcceptEnv, and ps does not show it. (-x leaves hosts out; in dispatch run "
         "-x exports.)",
     )
+
+
+#: variables with places, which an image has elsewhere than this machine
+OWN_PLACES = frozenset(
+    ("PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_PATH")
+    + ("CONDA_PREFIX", "CONDA_EXE", "CONDA_PYTHON_EXE", "CONDA_DEFAULT_ENV", "CONDA_SHLVL")
+)
+
+
+def image_environ(exports: Iterable[str]) -> dict[str, str]:
+    """This machine's environment, less ``OWN_PLACES`` that ``exports`` does not name."""
+    gone = OWN_PLACES - frozenset(exports)
+    return {name: text for name, text in os.environ.items() if name not in gone}
 
 
 _VARIABLE = re.compile(r"(?!DISPATCH_)[A-Za-z_][A-Za-z0-9_]*")

@@ -32,9 +32,16 @@ if TYPE_CHECKING:
     from dispatcher.jobs.registry import Typed
     from dispatcher.model.paths import RunPaths
     from dispatcher.plan.job.parts import Program
+    from dispatcher.transport.container.engines import Container
 
 
-def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
+def show(
+    plan: JobPlan,
+    tree: Fanout | None = None,
+    container: Container | None = None,
+    *,
+    as_json: bool,
+) -> None:
     """Print the plan on standard output, secrets hidden. tree: which host opens which."""
     from dispatcher.plan.job.rank_environment import describe_plan
 
@@ -55,6 +62,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     lines.append(f"world size  {plan.world_size or plan.np or 'counted at the start'}")
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")
+    if container is not None:
+        lines.append(f"container   {container.image} by {' or '.join(container.candidates)}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
     by_file = "the CPUs that the rankfile names"
     bound = by_file if plan.names_cpus else binding_rule(plan.bind_to, plan.mapping)
@@ -95,6 +104,11 @@ def launch(options: RunOptions) -> int:
     asked = request(options)
     plan = plan_job(asked, new_run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
+    container = None
+    if options.has_any:
+        from dispatcher.cli.options.container_options import container_of
+
+        container = container_of(options, plan.run_id)
     tree = fanout_tree(options, [node.host for node in plan.nodes])
     if options.launcher in LAUNCHERS:
         check_even(options.launcher, plan.nodes)
@@ -105,7 +119,7 @@ def launch(options: RunOptions) -> int:
 
         plan = without_failing(plan, asked, options.avoid_failures)
     if options.dry_run:
-        show(plan, tree, as_json=options.as_json)
+        show(plan, tree, container, as_json=options.as_json)
         if options.sync is not None:
             from dispatcher.cli.run import sync
 
@@ -174,12 +188,14 @@ def _run(
     tree = fanout_tree(options, [node.host for node in plan.nodes], plan.run_id)
     reach = LoginTransports(
         options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1,
-        passwords=passwords,
+        passwords=passwords, run_id=plan.run_id,
+        folders=[plan.cwd, *(part.cwd for part in plan.every_part)],
     )  # fmt: skip
     session = RunSession(
         plan,
         reach.transport_for,
         say=say,
+        outside_for=reach.outside_for,
         paths=paths,
         excluded=decision.excluded,
         rdma=decision.rdma,

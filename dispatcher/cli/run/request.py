@@ -15,7 +15,12 @@ from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_file
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.declaration import carried
-from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
+from dispatcher.cli.options.host_options import (
+    hosts_typed,
+    image_environ,
+    named_hosts,
+    only_typed,
+)
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, typed, value_origin
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import (
@@ -84,7 +89,7 @@ def request(options: RunOptions) -> Request:
         hosts = with_slots(launcher, hosts, _nproc_of_launcher(options, launcher))
     if options.pmi_port and options.mpi == "none":
         raise ConflictingOptions("--pmi-port and --mpi none exclude each other")
-    environ = dict(os.environ)
+    environ = image_environ(options.exports) if options.container_image else dict(os.environ)
     nnodes, least = _nnodes(options)
     by_hand: dict[str, Any] = {
         "cwd": _cwd(options),
@@ -106,6 +111,8 @@ def request(options: RunOptions) -> Request:
         "per_node": options.per_node or launcher is not None,
         "parts": tuple(map(_part, lines)),
     }
+    if options.container_image is not None:
+        by_hand["python"] = options.python or "python3"  # the image's
     return completed(hosts, program, {**carried(options, Request), **by_hand})
 
 

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 from dispatcher import __version__
 from dispatcher.cli.options.declaration import Options, argument, option, preset
-from dispatcher.cli.options.host_options import HostOptions, KeepOptions, LoginOptions, TreeOptions
+from dispatcher.cli.options.host_options import (
+    ContainerOptions,
+    HostOptions,
+    KeepOptions,
+    LoginOptions,
+    TreeOptions,
+)
 from dispatcher.cli.options.output_options import ShowOptions
 
 if TYPE_CHECKING:
@@ -357,6 +363,7 @@ class RunOptions(
     RankOptions,
     EnvironmentOptions,
     MpiOptions,
+    ContainerOptions,
     ReachOptions,
     AgentOptions,
     PreflightOptions,

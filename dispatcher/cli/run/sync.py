@@ -176,7 +176,7 @@ def _sent(
     sending = Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies)
     session = ExecSession(
         exec_plan,
-        lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
+        lambda host: transports.TransportPool.outside_for(reach, host),  # not by a tree
         sinks,
         stdio=sending,
     )

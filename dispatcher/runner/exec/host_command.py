@@ -377,7 +377,8 @@ class HostCommand:
             self._quiet_since = now
             return None
         if self._scanner is not None:
-            return ev.NodeLost(self.node, self._not_started(link))
+            failure = self._not_started(link)
+            return ev.NodeLost(self.node, self.transport.explain(self.target, failure))
         ending = link.ending(0.0)
         if self.plain and (known := link.failure(0.5)) is not None:
             return ev.NodeLost(self.node, known)

@@ -371,7 +371,8 @@ class HostThread(threading.Thread):
             return known
         if not self.intake.is_synced:
             noise = self.intake.noise()
-            return boot_failure(self._by_hand("python3 -V"), noise, errors, status.code)
+            failure = boot_failure(self._by_hand("python3 -V"), noise, errors, status.code)
+            return self._transport.explain(self._target, failure)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
