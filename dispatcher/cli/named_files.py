@@ -44,10 +44,10 @@ def write(who: str, path: str, text: str) -> None:
         file.write(text)
 
 
-def create(who: str, path: str, text: str) -> None:
-    """As ``write``, but ``path`` must not exist. Raises: UsageError."""
-    with _worded(who), open(create_file(path, 0o666), "w", encoding="utf-8") as file:
-        file.write(text)
+def create(who: str, path: str) -> None:
+    """Make the new, empty file ``path``, for ``who`` as in ``read``. Raises: UsageError."""
+    with _worded(who):
+        os.close(create_file(path, 0o666))
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """``dispatch profile``: samples of the stacks of a job's ranks, in one file for speedscope.
 
 As for ``dispatch debug`` a second command over the job's own way to its hosts does the work
-(``remote.rank.profiler``). A host's bytes are bounded and checked here.
+(``remote.rank.profiler``). This module bounds and checks a host's bytes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from dispatcher.cli.options.declaration import Options, argument, dry_run_option
 from dispatcher.core.events.exec_events import own_code
 from dispatcher.jobs import registry
 from dispatcher.model import errors
-from dispatcher.model.errors import FileUnusable, NotProfiled, UsageError
+from dispatcher.model.errors import NotProfiled, UsageError
+from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, fold_numbers
 from dispatcher.output.exec.host_results import BOTH, HostResult, describe
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.placement import parse_ranks
@@ -94,19 +96,23 @@ def profile(options: ProfileOptions) -> int:
         return 0
     name = f"profile-{job.name or job.run_id}-{fold_numbers(ranks)}"
     path = options.output or f"{name[:200]}.speedscope.json"
-    named_files.expect(f"-o {path}", path)
-    if os.path.lexists(path):
-        raise FileUnusable(f"-o {path}: it exists already", hint="-o FILE, a new one")
-    results = _sampled(job, hosts, ranks, seconds)
+    named_files.create(f"-o {path}", path)  # while no host is touched
     file: dict[str, Any] = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": f"{job.title}, ranks {fold_numbers(ranks)}", "exporter": f"dispatch {__version__}",
         "shared": {"frames": []}, "profiles": [],
     }  # fmt: skip
-    missing = _read(results, ranks, file)
-    if file["profiles"]:
-        named_files.create(f"-o {path}", path, json.dumps(file))
-        click.echo(f"{path}: open it with https://www.speedscope.app")
+    saved = False
+    try:
+        results = _sampled(job, hosts, ranks, seconds)
+        missing = _read(results, ranks, file)
+        if file["profiles"]:
+            named_files.write(f"-o {path}", path, json.dumps(file))
+            click.echo(f"{path}: open it with https://www.speedscope.app")
+            saved = True
+    finally:
+        if not saved:
+            os.unlink(path)
     code = max(own_code(one.outcome) for one in results)
     if code - errors.SIGNAL_BASE in HANDLED:
         return code
@@ -116,7 +122,7 @@ def profile(options: ProfileOptions) -> int:
                 say(f"note: {one.host}: {line[:LONGEST]}")
         for line in describe(results):
             say(line)
-        said = "; ".join(f"rank {rank}: {why}" for rank, why in [*missing.items()][:8])
+        said = "; ".join(f"{fold_ranks(of)}: {why}" for why, of in missing.items())
         raise NotProfiled(f"job {job.run_id}: {said}", hint=f"dispatch stacks {job.run_id}")
     return 0
 
@@ -137,9 +143,10 @@ def _sampled(
 
 def _read(
     results: Sequence[HostResult], ranks: Sequence[int], file: dict[str, Any]
-) -> dict[int, str]:
-    """Put the hosts' samples into ``file``; the ranks without any, and why."""
+) -> dict[str, list[int]]:
+    """Put the hosts' samples into ``file`` and report on them; why ranks have none -> the ranks."""
     missing = dict.fromkeys(ranks, "no process of it is there")
+    shown: dict[str, list[tuple[int, str]]] = {}
     for one in results:
         for line in one.stdout.split(b"\n"):
             if not line.startswith(b"profile "):
@@ -148,15 +155,18 @@ def _read(
                 text = zlib.decompressobj().decompress(a2b_base64(line[8:]), LARGEST)
                 told = json.loads(text)
                 rank, said = int(told["rank"]), _clean(told["said"])
-                if rank in missing:
-                    missing[rank] = said
-                    if "profiles" in told:
-                        _add(file, told, f"rank {rank} on {one.host}: ")
-                        del missing[rank]
-                        say(f"note: rank {rank} on {one.host}: {said}")
+                if rank in missing and told.get("profiles"):
+                    _add(file, told, f"rank {rank} on {one.host}: ")
+                    del missing[rank]
+                    shown.setdefault(said, []).append((rank, one.host))
+                elif rank in missing:
+                    missing[rank] = "no samples" if "profiles" in told else said
             except (ValueError, TypeError, LookupError, RecursionError, zlib.error):
                 say(f"note: {one.host}: its samples make no sense")
-    return missing
+    for said, of in shown.items():
+        places = fold(dict.fromkeys(host for _, host in of))
+        say(f"note: {fold_ranks(rank for rank, _ in of)} on {places}: {said}")
+    return {why: [r for r in ranks if missing.get(r) == why] for why in missing.values()}
 
 
 def _add(file: dict[str, Any], told: Any, whose: str) -> None:

@@ -47,7 +47,7 @@ def talk(frame: FrameType, link: socket) -> None:
 
 
 def sample(link: socket, rate: int, main_thread: int) -> None:
-    """Send the caller the stacks that changed, ``rate`` times a second, until it hangs up.
+    """Send the caller the stacks that changed, ``rate`` times a second, until it ends.
 
     A line is a thread, seconds, its name, then function, file and line of each frame, innermost
     first, with NULs between them; no name if it has ended. It takes a tenth of the time at most.
@@ -251,7 +251,7 @@ def door(folder: str, pid: int) -> str:
 def called(folder: str, pid: int, source: bytes, rate: int) -> socket | None:
     """A connection to the rank, which is asked for one unless it waits already.
 
-    source: this file's, for the rank. rate: samples a second, 0 for pdb.
+    The rank loads ``source``, this file's, and gets ``rate``: samples a second, 0 for pdb.
     """
     from socket import AF_UNIX, socket
     from time import monotonic, sleep

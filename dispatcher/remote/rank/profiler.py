@@ -34,12 +34,18 @@ signals: list[int] = []
 
 
 def main(argument: bytes) -> int:
-    """Sample ranks; the exit code. argument: a run id, seconds, and the ranks."""
+    """Sample the ranks after a run id and seconds in ``argument``; the exit code."""
     run_id, seconds, *ranks = argument.split()
-    ended = [0]
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the children get it, too
-        signal.signal(number, lambda number, _: ended.append(128 + number))
-    processes, children = debugger.processes_of(run_id), []
+    ended, children = [0], []  # type: ignore[var-annotated]
+
+    def end(number: int, _: Any) -> None:
+        ended.append(128 + number)
+        for pid, _ in children:
+            os.kill(pid, signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    processes = debugger.processes_of(run_id)
     for rank in ranks:
         pids = [pid for pid, variables in processes.items() if variables.get(b"RANK") == rank]
         if pids:
@@ -53,8 +59,8 @@ def main(argument: bytes) -> int:
 
 def answer(into: int, run_id: bytes, rank: bytes, pids: list[int], seconds: int, most: int) -> None:
     """Write the line for the rank that has the processes ``pids``; a child's work."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda number, _: signals.append(number))
+    signal.signal(signal.SIGINT, lambda number, _: signals.append(number))
+    os.setpgid(0, 0)  # a SIGTERM for the group of ``main`` would end py-spy without its samples
     stats = {pid: usage.stat_of(pid) for pid in pids if stack_dump.is_python(pid, None)}
     ages = {stat[6]: pid for pid, stat in stats.items() if stat is not None}
     pid = ages[min(ages)] if ages else 0  # as ``stacks``: the first Python

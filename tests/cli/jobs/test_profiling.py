@@ -56,7 +56,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, out: bytes, outcome: Outcome | None 
         (["--rank", "all"], "--rank all: not 1 to 64 ranks"),
         (["--seconds", "0"], "--seconds: 0 is not between 1 and 600"),
         (["-o", "no/a.json"], "-o no/a.json: no such file or directory"),
-        (["-o", "there"], "-o there: it exists already"),
+        (["-o", "there"], "-o there: file exists"),
         (["nonsuch"], "this machine has no record of job 'nonsuch'"),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.cli.jobs.profiling import NEEDS
@@ -86,10 +87,15 @@ def test_a_rank_samples_itself_and_goes_on(rank: subprocess.Popen[str]) -> None:
 def test_a_signal_ends_it_with_what_it_has(rank: subprocess.Popen[str], tmp_path: Path) -> None:
     process = profiler(600, "3")
     asked = tmp_path / "dispatch-run-1-ab/debugger.py"
-    while not asked.exists():  # it is put there for the rank
-        assert process.poll() is None
+    wait_for(asked.exists, 60, "it is put there for the rank")
     os.killpg(process.pid, signal.SIGINT)
     assert [one["rank"] for one in told(process, 130)] == [3]
+    (tmp_path / "py-spy").write_text(SPY.replace("while", f"touch {tmp_path}/there; while"))
+    (tmp_path / "py-spy").chmod(0o755)
+    process = profiler(600, "3", path=f"{tmp_path}:/usr/bin:/bin")
+    wait_for((tmp_path / "there").exists, 60, "py-spy has begun")
+    os.killpg(process.pid, signal.SIGTERM)  # at which py-spy writes nothing
+    assert [one["profiles"] for one in told(process, 143)] == [[]]
 
 
 @cases(
