@@ -15,7 +15,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.monitor_events import GpuTroubled, SamplesWanted, StacksWanted
+from dispatcher.core.events.monitor_events import (
+    GpuTroubled,
+    NodeVersions,
+    SamplesWanted,
+    StacksWanted,
+    VersionsWanted,
+)
+from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Event, HostsNoted, RunRestarting, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_server import JobServer
@@ -24,6 +31,7 @@ from dispatcher.jobs.lost_hosts import LostBefore
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
 from dispatcher.model.frozen import fields_of
+from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import exported
@@ -34,6 +42,10 @@ if TYPE_CHECKING:
 
     from dispatcher.api.run_session import RunSession
     from dispatcher.plan.job.parts import Program
+
+
+#: seconds after the start until hosts are asked for versions: that takes nothing from a start
+LATER = 10.0
 
 
 class JobRecord(Sink):
@@ -73,6 +85,8 @@ class JobRecord(Sink):
         self._stacks: Sink | None = None  # made when a client first asks
         self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
         self._has_looked_back = False
+        self._versions: dict[str, dict[str, list[str]]] = {}  # software -> version -> hosts
+        self._has_ended = threading.Event()
         hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
         self._lost = LostBefore(self._state.hosts, session.tell)
         parts = self._plan.every_part
@@ -101,6 +115,13 @@ class JobRecord(Sink):
         self._note_phase(self._folder)
         if isinstance(entry.event, GpuTroubled) and entry.event.xid:
             self._xids[self._state.hosts[entry.event.node]] = entry.event.xid
+        match entry.event:
+            case MpiFound(node, library, served):
+                self._note_versions(self._folder, node, {"mpi": library or served})
+            case NodeVersions(node, found):
+                from dispatcher.checks.health import versions_in  # after the start
+
+                self._note_versions(self._folder, node, versions_in(found))
         if isinstance(entry.event, RunRestarting):
             words = getattr(entry.event.cause, "words", ())  # verdicts are not loaded for this
             if words:
@@ -124,13 +145,27 @@ class JobRecord(Sink):
         # only now, because the start has no time for it, and a restart may run other code
         threading.Thread(target=self._look_around, args=(folder,), name="look", daemon=True).start()
 
+    def _note_versions(self, folder: Path, node: int, found: Mapping[str, str]) -> None:
+        for name, version in found.items():
+            hosts = self._versions.setdefault(name, {}).setdefault(version, [])
+            hosts.append(self._state.hosts[node])
+        folded = {
+            name: {version: fold(dict.fromkeys(hosts)) for version, hosts in of.items()}
+            for name, of in self._versions.items()
+        }
+        with contextlib.suppress(OSError):
+            registry.write(folder / "versions.json", folded)
+
     def _look_around(self, folder: Path) -> None:
+        is_first = not self._has_looked_back
         nodes, text = self._failed_before()
         if nodes:
             self._session.tell(HostsNoted(nodes, text))
         from dispatcher.jobs.code_state import note_commit
 
         note_commit(folder)
+        if is_first and not self._has_ended.wait(LATER):
+            self._tell(VersionsWanted())
 
     def _failed_before(self) -> tuple[tuple[int, ...], str]:
         """The hosts that have failed in several of the last runs, and which; once a run."""
@@ -256,6 +291,7 @@ class JobRecord(Sink):
 
         unfit: host -> why it did not pass the checks before the start, as a code.
         """
+        self._has_ended.set()
         if self._folder is not None:
             blamed = {**unfit, **self._blamed()}
             if blamed and (before := self._failed_before()[1]):

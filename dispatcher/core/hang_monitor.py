@@ -45,7 +45,9 @@ class HangMonitor:
     """
 
     #: events that only the monitor handles
-    OWN = (mon.NodeSampled, mon.NodeStacks, mon.OutputSeen, mon.StacksWanted)
+    OWN = (
+        mon.NodeSampled, mon.NodeStacks, mon.NodeVersions, mon.OutputSeen, mon.StacksWanted,
+    )  # fmt: skip
 
     def __init__(
         self,

@@ -5,6 +5,7 @@
         room                                 what ``end.json`` needs of the disk, kept free for it
         control, phase.json                  the launcher's socket; what the run does now
         commit.json, changes.patch           of git, as the ranks began (``code_state``)
+        versions.json                        of software on the hosts
 
 Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
 there is no ``end.json``, the job is dead. So ``kill -9`` and a power cut need no cleaning. A
@@ -494,6 +495,15 @@ def _forget(base: Path) -> None:
 def _text(text: str) -> str:
     """``text`` with bytes that are not UTF-8 shown: for eyes alone, it names nothing."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def versions_of(job: Job) -> dict[str, dict[str, str]]:
+    """Software -> its versions on the hosts of ``job`` -> these hosts; {} while unknown."""
+    try:
+        found = _load(job.folder / "versions.json")
+        return {name: {one: str(of[one]) for one in of} for name, of in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def _last_line(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,17 +14,21 @@ import pytest
 from cases import cases
 from rig import wait_for
 
+from dispatcher.api import registration
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
 from dispatcher.core.events.monitor_events import (
     GpuTroubled,
+    NodeVersions,
     RunClosed,
     SamplesWanted,
     StacksGathered,
     StacksWanted,
+    VersionsWanted,
     placed,
 )
+from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, SignalReceived
 from dispatcher.core.events.verdicts import NodeFailed, RankFailed, Verdict
 from dispatcher.jobs import registry
@@ -92,6 +97,33 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     made.one.conclude(3, ["error: it failed"])
     assert (made.job.state, made.job.exit_code) == ("ended", 3)
     assert (made.job.end or {})["verdict"] == ["error: it failed"]
+
+
+def test_versions_of_a_job_that_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "LATER", 0.01)
+    made = Made()
+    for _ in range(2):  # a restart asks no more
+        made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8))
+        wait_for(lambda: VersionsWanted() in made.told, 30, "the hosts are asked")
+    text = "dispatch-version python 3.11.2\ndispatch-version {} {}\nother 1 2\n"
+    made.event(NodeVersions(0, text.format("torch", "2.8.0+cu128")), MpiFound(1, "", "PMI-1"))
+    made.event(NodeVersions(1, text.format("nvidia_nccl_cu12", "2.27")), NodeVersions(0, "\x1b["))
+    assert registry.versions_of(made.job) == {
+        "python": {"3.11.2": "n[1-2]"}, "torch": {"2.8.0+cu128": "n1"}, "nccl": {"2.27": "n2"},
+        "mpi": {"PMI-1": "n2"},
+    }  # fmt: skip
+    made.one.conclude(0, [])
+    assert made.told.count(VersionsWanted()) == 1
+    (made.job.folder / "versions.json").write_text("[1]")
+    assert registry.versions_of(made.job) == {}
+
+
+def test_a_short_job_is_asked_for_no_versions() -> None:
+    made = Made()
+    made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8))
+    made.one.conclude(0, [])
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name == "look"], 30, "end")
+    assert VersionsWanted() not in made.told
 
 
 @cases(

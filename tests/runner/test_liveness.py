@@ -183,6 +183,17 @@ def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_w
     }  # fmt: skip
 
 
+def test_hosts_with_ranks_are_asked_for_versions_and_go_on_sampling() -> None:
+    sampling, host = liveness.Sampling(3.0), Asked(0)
+    sampling.started(host)  # type: ignore[arg-type]
+    sampling.ask_versions()
+    order = host.orders[-1]
+    assert order["seconds"] == 3.0
+    assert b"dispatch-version" in order["versions"]
+    parts = ("probe.sampler", "probe.usage", "probe.versions")
+    assert order["parts"] == payload.parts(parts)
+
+
 @cases("every", [None, 3.0])
 def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> None:
     host = Asked(0)

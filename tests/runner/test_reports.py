@@ -53,6 +53,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "late": False,
         "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0, 64, [79]], [1, *[None] * 8, []]],
     },
+    "node.versions": {"found": "dispatch-version python 3.8.1"},
     "node.stacks": {
         "number": 2,
         "ranks": [[4, 100, "S", "py-spy", b"Thread"], [5, 101, "-", "proc", b""]],
@@ -105,6 +106,7 @@ EVENTS: dict[str, list[ev.Event]] = {
              mon.GpuSample(1, None, None, None, None, None)),
         )
     ],
+    "node.versions": [mon.NodeVersions(3, "dispatch-version python 3.8.1")],
     "node.stacks": [
         mon.NodeStacks(
             3, 2,
@@ -178,7 +180,7 @@ FINE: dict[str, list[Any]] = {
     **{name: [b"bytes"] for name in ("keys", "service", "ras")},
     **{
         name: ["word"] for name in ("hostname", "python", "machine", "step", "what", "why", "text",
-        "fence", "library", "tried", "served")
+        "fence", "library", "tried", "served", "found")
     },
 }  # fmt: skip
 

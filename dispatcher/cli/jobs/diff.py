@@ -25,9 +25,9 @@ SHARE, SECONDS = 0.1, 1.0
 class Difference(Value):
     """A thing that differs. a, b: its value in each job as text, null if it has none.
 
-    ``what`` is program, argument, option, variable, folder, commit, changes, hosts, ranks, exit
-    code, verdict, seconds, or rate (of --progress-line, a second). ``name`` is the name of the
-    argument, option or variable, else "".
+    ``what`` is program, argument, option, variable, folder, commit, changes, version, hosts,
+    ranks, exit code, verdict, seconds, or rate (of --progress-line, a second). ``name`` is the
+    name of the argument, option, variable or software, else "".
     """
 
     what: str
@@ -139,6 +139,9 @@ def facts(job: registry.Job) -> Iterator[tuple[tuple[str, str], str]]:
         yield ("commit", ""), job.commit
     if patch := registry.patch_of(job):
         yield ("changes", ""), f"{len(patch.splitlines())} lines, CRC {crc32(patch):08x}"
+    for name, of in registry.versions_of(job).items():
+        text = "; ".join(f"{version} ({hosts})" for version, hosts in of.items())
+        yield ("version", name), text if len(of) > 1 else next(iter(of), "")
     yield ("hosts", ""), fold(name for name, _, _ in job.hosts)
     yield ("ranks", ""), str(job.ranks or "")
     end = job.end or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 
 import click
@@ -38,7 +39,8 @@ class ListedJob(Document):
     all is done. Both are null if unknown, and for jobs that do not run. ``command`` is the line as
     typed in ``folder``, without values of -x; both are null for a program's job. ``variables`` are
     the names of those that ranks got from the login node, ``patch`` is the file of uncommitted
-    changes, and ``patch_cut`` says whether it ends early.
+    changes, and ``patch_cut`` says whether it ends early. ``versions`` maps software (python,
+    torch, nccl, ...) to its versions on the hosts, and these to the hosts.
     """
 
     schema = "job/1"
@@ -65,6 +67,7 @@ class ListedJob(Document):
     variables: tuple[str, ...]
     patch: str | None
     patch_cut: bool
+    versions: Mapping[str, Mapping[str, str]]
 
 
 class JobsOptions(Options):
@@ -137,6 +140,7 @@ def _listed(job: registry.Job, progress: str, left: float | None) -> ListedJob:
         command=None if typed is None else (*typed.options, *typed.words),
         folder=None if typed is None else typed.folder, variables=job.variables,
         patch=str(patch) if patch.exists() else None, patch_cut=job.is_cut,
+        versions=registry.versions_of(job),
     )  # fmt: skip
 
 

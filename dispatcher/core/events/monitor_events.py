@@ -136,6 +136,19 @@ class StacksWanted(Event):
 
 
 @value
+class VersionsWanted(Event):
+    """The job's record wants the versions of the ranks' software from all hosts."""
+
+
+@value
+class NodeVersions(OfAttempt):
+    """A host's versions, as a rank's Python printed them (``checks.health.versions_in``)."""
+
+    node: int
+    found: bounds.Text
+
+
+@value
 class SamplesWanted(Event):
     """A user asks for samples of all hosts every ``seconds`` from now on."""
 

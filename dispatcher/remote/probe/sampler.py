@@ -59,7 +59,8 @@ class Sampler:
     ) -> None:
         """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
 
-        With ``stacks`` in the order, report first where they are; with 0 seconds, only that.
+        With ``stacks`` in the order, report first where they are, and with ``versions`` those of
+        software; with 0 seconds, only that.
         folder: where ranks put their stacks. mark: see ``Loop``.
         Raises: OSError.
         """
@@ -73,6 +74,10 @@ class Sampler:
                 from dispatcher.remote.probe.stack_dump import gather
 
                 write(into, gather(stacks, ranks, folder))
+            if "versions" in order:
+                from dispatcher.remote.probe import versions
+
+                write(into, versions.gather(order["versions"], ranks))
             if seconds:
                 sample(into, seconds, ranks, mark)
 

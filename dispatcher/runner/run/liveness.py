@@ -213,6 +213,13 @@ class Sampling:
         host.intake.turns.asked_for_stacks(ras=asked.ras)
         self._order(host, *STACKS, stacks=asked.fields())
 
+    def ask_versions(self) -> None:
+        """Have all hosts report the versions of the ranks' software."""
+        from dispatcher.checks.health import PROBE
+
+        for host in self._started.values():
+            self._order(host, "probe.versions", versions=PROBE.encode())
+
     def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
         parts = payload.parts((*PARTS, *more))
         host.send(control("sample", seconds=float(self._every or 0), parts=parts, **fields))

@@ -18,7 +18,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
-from dispatcher.core.events.monitor_events import SamplesWanted
+from dispatcher.core.events.monitor_events import SamplesWanted, VersionsWanted
 from dispatcher.core.events.run_events import Sink
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
@@ -235,6 +235,9 @@ class Runner(EventLoop):
         self._record(event)
         if isinstance(event, SamplesWanted):
             self._sampling.ask(event.seconds)
+            return
+        if isinstance(event, VersionsWanted):
+            self._sampling.ask_versions()
             return
         if isinstance(event, ev.RestartWanted):
             self._do(self._run.restart(self._changes.popleft(), event, time.monotonic()))

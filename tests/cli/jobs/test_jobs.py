@@ -144,6 +144,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         program=("a", "b c"), logs=Path("/logs"), detached=True, typed=typed, variables=["LR"]
     )
     (folder / registry.PATCH).touch()
+    registry.write(folder / "versions.json", {"torch": {"2.8.0": "n[1-2]"}})
     registry.conclude(folder, 3, [])
     assert cli.main(["jobs", "--json"]) == 0
     (row,) = promises.told(capsys.readouterr().out)
@@ -156,6 +157,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
         "name": None, "verdict": [], "commit": None, "dirty": None, "progress": None, "left": None,
         "command": ["-H", "h", "t.py"], "folder": "/w", "variables": ["LR"],
         "patch": str(folder / registry.PATCH), "patch_cut": False,
+        "versions": {"torch": {"2.8.0": "n[1-2]"}},
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)
