@@ -168,4 +168,5 @@ def _by_name(
         if name in last:
             found.pop(name, None)
         found.setdefault(name, []).extend(values if key else group)
-    yield from (((what, name), " ".join(values) or "given") for name, values in found.items())
+    for name, texts in found.items():
+        yield (what, name), " ".join(dict.fromkeys(texts) if last else texts) or "given"

@@ -38,8 +38,9 @@ def values_of(group: tuple[str, ...]) -> tuple[str, ...]:
 def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
     """The arguments ``words`` with ``changes``: options that are there get the new values.
 
-    As many values are replaced as are given. If an option is there several times, the change is
-    for its last place. All else is added: at the end, or before a ``--``.
+    As many values are replaced as are given, and ``--lr=3`` keeps its form. If an option is there
+    several times, the change is for its last place. All else is added: at the end, or before a
+    ``--``.
     """
     found, new = grouped(words), grouped(changes)
     end = next((at for at, (_, group) in enumerate(found) if group == ("--",)), len(found))
@@ -48,8 +49,11 @@ def changed(words: Sequence[str], changes: Sequence[str]) -> list[str]:
         groups = [group for one, group in new if one == key]
         there = [at for at in range(end) if key and found[at][0] == key][-len(groups) :]
         for at, group in zip(there, groups, strict=False):
-            if given := values_of(group):
-                found[at] = key, (*group, *values_of(found[at][1])[len(given) :])
+            given, old = values_of(group), found[at][1]
+            if len(given) == 1 and values_of(old):  # spelled as before, which the program took
+                group = (key, *given) if old[0] == key else (f"{key.rstrip('=')}={given[0]}",)
+            if given:
+                found[at] = key, (*group, *values_of(old)[len(given) :])
         added += groups[len(there) :]
     kept = [group for _, group in found]
     return [word for group in (*kept[:end], *added, *kept[end:]) for word in group]

@@ -34,7 +34,7 @@ def pair(on_record: OnRecord, **about: Any) -> tuple[Path, Path]:
     ("about", "found"),
     [
         ({}, []),
-        ({"typed": typed("--hosts=n1,n2 --np=1 --export A -xB --module")}, []),
+        ({"typed": typed("--hosts=n1,n2 --np=1 --export A -xB -x A --module")}, []),
         ({"typed": typed("-w n1,n2 --np 2 -x A -x B -m")}, [("option", "--np", "1", "2")]),
         ({"typed": typed(LINE + " -x C --detach --")},
          [("option", "--export", "A B", "A B C"), ("option", "--detach", None, "given")]),
