@@ -11,6 +11,7 @@ import os
 import zlib
 from binascii import a2b_base64
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 #: ranks of one call; bytes of one rank's samples; characters of a name
 MOST, LARGEST, LONGEST = 64, 32 << 20, 1000
+#: a host's bytes may cause these errors
+MALFORMED = ValueError, TypeError, LookupError, ArithmeticError, RecursionError, zlib.error
 #: seconds for hosts to begin and to answer
 SLACK = 30.0
 #: modules of the agent that ``profiler`` needs
@@ -112,7 +115,7 @@ def profile(options: ProfileOptions) -> int:
             saved = True
     finally:
         if not saved:
-            os.unlink(path)
+            Path(path).unlink(missing_ok=True)
     code = max(own_code(one.outcome) for one in results)
     if code - errors.SIGNAL_BASE in HANDLED:
         return code
@@ -161,8 +164,9 @@ def _read(
                     shown.setdefault(said, []).append((rank, one.host))
                 elif rank in missing:
                     missing[rank] = "no samples" if "profiles" in told else said
-            except (ValueError, TypeError, LookupError, RecursionError, zlib.error):
+            except MALFORMED:
                 say(f"note: {one.host}: its samples make no sense")
+                break
     for said, of in shown.items():
         places = fold(dict.fromkeys(host for _, host in of))
         say(f"note: {fold_ranks(rank for rank, _ in of)} on {places}: {said}")
