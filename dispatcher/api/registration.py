@@ -86,6 +86,7 @@ class JobRecord(Sink):
         self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
         self._has_looked_back = False
         self._versions: dict[str, dict[str, list[str]]] = {}  # software -> version -> hosts
+        self._awaited: set[int] = set()  # hosts that have yet to report theirs
         self._has_ended = threading.Event()
         hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
         self._lost = LostBefore(self._state.hosts, session.tell)
@@ -117,11 +118,16 @@ class JobRecord(Sink):
             self._xids[self._state.hosts[entry.event.node]] = entry.event.xid
         match entry.event:
             case MpiFound(node, library, served):
-                self._note_versions(self._folder, node, {"mpi": library or served})
+                self._take_versions(node, {"mpi": library or served})
             case NodeVersions(node, found):
                 from dispatcher.checks.health import versions_in  # after the start
 
-                self._note_versions(self._folder, node, versions_in(found))
+                self._take_versions(node, versions_in(found))
+                self._awaited.discard(node)
+                if not self._awaited:
+                    self._note_versions(self._folder)
+            case VersionsWanted():
+                self._awaited = {one.node for one in self._state.ranks.values()}
         if isinstance(entry.event, RunRestarting):
             words = getattr(entry.event.cause, "words", ())  # verdicts are not loaded for this
             if words:
@@ -145,10 +151,12 @@ class JobRecord(Sink):
         # only now, because the start has no time for it, and a restart may run other code
         threading.Thread(target=self._look_around, args=(folder,), name="look", daemon=True).start()
 
-    def _note_versions(self, folder: Path, node: int, found: Mapping[str, str]) -> None:
+    def _take_versions(self, node: int, found: Mapping[str, str]) -> None:
         for name, version in found.items():
             hosts = self._versions.setdefault(name, {}).setdefault(version, [])
             hosts.append(self._state.hosts[node])
+
+    def _note_versions(self, folder: Path) -> None:
         folded = {
             name: {version: fold(dict.fromkeys(hosts)) for version, hosts in of.items()}
             for name, of in self._versions.items()
@@ -296,6 +304,8 @@ class JobRecord(Sink):
             blamed = {**unfit, **self._blamed()}
             if blamed and (before := self._failed_before()[1]):
                 self._say(f"note: {before}")
+            if self._versions:
+                self._note_versions(self._folder)
             try:
                 rate = None if self._state.pace is None else self._state.pace.rate
                 registry.conclude(self._folder, exit_code, lines, blamed, rate)

@@ -106,13 +106,17 @@ def test_versions_of_a_job_that_has_run_for_a_while(monkeypatch: pytest.MonkeyPa
         made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8))
         wait_for(lambda: VersionsWanted() in made.told, 30, "the hosts are asked")
     text = "dispatch-version python 3.11.2\ndispatch-version {} {}\nother 1 2\n"
+    made.event(VersionsWanted())
     made.event(NodeVersions(0, text.format("torch", "2.8.0+cu128")), MpiFound(1, "", "PMI-1"))
+    assert registry.versions_of(made.job) == {}  # written once all hosts have answered
     made.event(NodeVersions(1, text.format("nvidia_nccl_cu12", "2.27")), NodeVersions(0, "\x1b["))
     assert registry.versions_of(made.job) == {
         "python": {"3.11.2": "n[1-2]"}, "torch": {"2.8.0+cu128": "n1"}, "nccl": {"2.27": "n2"},
         "mpi": {"PMI-1": "n2"},
     }  # fmt: skip
+    (made.job.folder / "versions.json").unlink()
     made.one.conclude(0, [])
+    assert "mpi" in registry.versions_of(made.job)
     assert made.told.count(VersionsWanted()) == 1
     (made.job.folder / "versions.json").write_text("[1]")
     assert registry.versions_of(made.job) == {}

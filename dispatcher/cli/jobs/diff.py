@@ -13,7 +13,7 @@ from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.jobs import registry
 from dispatcher.model.frozen import Document, Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.output.text.sanitize import cell
 
 #: characters of a value in the table
 WIDEST = 60
@@ -87,17 +87,13 @@ def diff(options: DiffOptions) -> int:
     rows = [["", *(job.title for job in jobs)]]
     for one in found:
         cells = (f"{one.what} {one.name}".rstrip(), one.a or "-", one.b or "-")
-        rows.append([_short(sanitize_text(cell)) for cell in cells])
+        rows.append([cell(text, WIDEST) for text in cells])
     print_lines(aligned(rows))
     for job, patch in zip(jobs, patches, strict=True):
         if patch is not None:
             cut = ", cut" if job.is_cut else ""
             print_lines(["", f"uncommitted changes of {job.title}{cut}:", patch.rstrip("\n")])
     return 1
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
 
 
 def compared(a: dict[tuple[str, str], str], b: dict[tuple[str, str], str]) -> list[Difference]:

@@ -16,7 +16,7 @@ from dispatcher.jobs.job_socket import progress_of
 from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.run_picture import progress_text
-from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.output.text.sanitize import cell
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
@@ -152,15 +152,11 @@ def _row(job: ListedJob) -> dict[str, str]:
         "CODE": "-" if job.exit_code is None else str(job.exit_code),
         "RANKS": "-" if job.ranks is None else str(job.ranks),
         "AGE": age(time.time() - job.began),
-        "HOSTS": _short(job.hosts),
-        "PROGRAM": _short(sanitize_text(shlex.join(job.program))),
+        "HOSTS": cell(job.hosts, WIDEST),
+        "PROGRAM": cell(shlex.join(job.program), WIDEST),
         "PROGRESS": progress_text(job.progress or "-", job.left),
-        "VERDICT": _short(sanitize_text((*job.verdict, "-")[0]), 2 * WIDEST),
+        "VERDICT": cell((*job.verdict, "-")[0], 2 * WIDEST),
     }
-
-
-def _short(text: str, widest: int = WIDEST) -> str:
-    return text if len(text) <= widest else text[: widest - 1] + "…"
 
 
 def age(seconds: float) -> str:

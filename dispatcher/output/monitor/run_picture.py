@@ -14,7 +14,7 @@ from dispatcher.model.frozen import Document, Value, fields_of, value
 from dispatcher.model.names import duration
 from dispatcher.output.run_state import CHECKED, STATES, Rank, RunState
 from dispatcher.output.text.lines import wiped_bar
-from dispatcher.output.text.sanitize import sanitize, sanitize_text
+from dispatcher.output.text.sanitize import cell, sanitize, sanitize_text
 from dispatcher.plan.job.placement import rank_name
 
 #: characters of the last progress that are shown
@@ -81,10 +81,7 @@ def _picture(state: RunState) -> Picture:
 
 def progress_text(reached: str, left: float | None) -> str:
     """``step 120/1000, 5 min left``, harmless for a terminal and short."""
-    text = sanitize_text(reached)
-    text = (
-        text if len(text) <= MOST_REACHED else text[: MOST_REACHED - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    )
+    text = cell(reached, MOST_REACHED)
     return text if left is None else f"{text}, {duration(round(left))} left"
 
 

@@ -19,9 +19,10 @@ _PLAIN = bytes([0x09, 0x0A, *range(0x20, 0x7F)])
 #: bytes of an SGR sequence that may be unfinished
 _LONGEST = 67
 
+_COLOUR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 _UNSAFE = re.compile(
-    r"\x1b\[[0-9;:]{0,64}m"  # SGR, kept
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without TAB and LF, DEL, C1
+    _COLOUR.pattern  # SGR, kept
+    + r"|[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without TAB and LF, DEL, C1
     r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
     r"\u2028\u2029\ufeff\udc80-\udcff]"  # other line ends, a byte order mark, bytes not UTF-8
 )
@@ -67,6 +68,12 @@ def sanitize(line: bytes) -> bytes:
 def sanitize_text(text: str) -> str:
     """``sanitize`` for any text from a host; shows half a surrogate pair, too."""
     return sanitize(_bytes(text)).decode("utf-8")
+
+
+def cell(text: str, most: int) -> str:
+    """``sanitize_text`` for a table: one line without colour, cut to ``most`` characters."""
+    shown = _COLOUR.sub("", sanitize_text(text)).replace("\n", " ")
+    return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def sanitize_paragraph(text: str) -> str:

@@ -51,7 +51,8 @@ def _output(pid: int, code: bytes) -> str:
         os.execvpe(python, [python, b"-c", code], env)  # noqa: S606
 
     env = dict(pairs)
-    env.pop(b"DISPATCH_STACKS", None)  # this process has no stacks to show
+    for one in (b"DISPATCH_STACKS", b"LD_PRELOAD"):  # it shows no stacks, and is in no profile
+        env.pop(one, None)
     child, fd = start_child(work, "versions")
     data, end = b"", monotonic() + SECONDS
     while len(data) < MOST and select.select([fd], [], [], max(0.0, end - monotonic()))[0]:

@@ -111,6 +111,7 @@ def test_names_and_verdicts(on_record: OnRecord, capsys: pytest.CaptureFixture[s
     ("answer", "shown"),
     [
         ({"reached": "step 3/9", "left": 130.4}, "step 3/9, 2 min left"),
+        ({"reached": "\x1b[31m" + "y" * 99, "left": None}, "y" * 39 + "\u2026"),
         ({"reached": "step 3\x1b[2J", "left": None}, "step 3\\x1b[2J"),
         ({"reached": "x" * 99, "left": "soon"}, "x" * 39 + "\u2026"),
         ({"reached": 7}, None),

@@ -62,6 +62,8 @@ HEAD = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE} "
         ({"since_line": 1.9, "lines": 10},
          "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05 · 0 lines/s"),
         ({"reached": "step 3"}, "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05 · step 3"),
+        ({"reached": "\x1b[31mstep 3"},
+         "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05 · step 3"),
         ({"reached": "3/9\x1b", "left": 61.2},
          "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05 · 3/9\\x1b, 61 s left"),
         ({"since_line": 2.0}, "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05 · 0 lines/s · "
