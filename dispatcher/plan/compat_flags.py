@@ -95,6 +95,16 @@ def _one_of(flag: str, known: Mapping[str, str]) -> Becomes:
     return becomes
 
 
+def _pyxis_mounts(value: str) -> Sequence[str]:
+    """A ``--mount`` for each SRC:DST[:FLAGS] of pyxis, in which + separates flags."""
+    mounts = (item.split(":") for item in value.split(","))
+    known = (
+        ":".join([*one[:2], *(["ro"] if "ro" in re.split(r"\W", ":".join(one[2:])) else [])])
+        for one in mounts
+    )
+    return [word for one in known for word in ("--mount", one if ":" in one else f"{one}:{one}")]
+
+
 def _hydra_hosts(value: str) -> Sequence[str]:
     """Hydra deals ranks to names, a slot each, in the order written, and again from the first."""
     parse_inline(value)
@@ -326,6 +336,13 @@ SRUN = _by_name({
     "-l --label -u --unbuffered -K --kill-on-bad-exit": Flag(gone, "as dispatch does", 0),
     "-o --output -e --error": Flag(_refuse("--log-dir DIR of dispatch, or > {0}")),
     "--multi-prog": Flag(_refuse("--app FILE of dispatch, a line a program"), values=0),
+    "--container-image": Flag(  # enroot writes REGISTRY#IMAGE
+        lambda v: ("--container-image", v.removeprefix("docker://").replace("#", "/")),
+        "the hosts must have the image"),
+    "--container-mounts": Flag(_pyxis_mounts), "--container-workdir": Flag(_to("--chdir")),
+    "--no-container-entrypoint --no-container-mount-home --no-container-remap-root": Flag(
+        gone, "as dispatch does", 0),
+    "--container-mount-home": Flag(_refuse("--mount $HOME:$HOME of dispatch"), values=0),
     "-p --partition -A --account -q --qos -C --constraint --mem --mem-per-cpu --mem-per-gpu --gres "
     "-G --gpus --gpus-per-node --gpus-per-task --reservation": Flag(gone, _BATCH),
     "--exclusive --overlap --exact": Flag(gone, _BATCH, 0),

@@ -134,6 +134,8 @@ PEERS = {
         "-H ./hosts --time-limit 1-12:00:00 --no-python ./a",
     "srun --kill-on-bad-exit=1 -c 8 --cpu-bind=cores -m cyclic -O -u ./a":
         "--bind-to core --bind-to core --map-by node --oversubscribe --no-python ./a",
+    "srun --container-image=nvcr.io#a/b:1 --container-mounts /d:/e:ro+rprivate,/f python t.py":
+        "--container-image nvcr.io/a/b:1 --mount /d:/e:ro --mount /f:/f --python python t.py",
     "srun -o out.txt ./a": "! -o out.txt: cannot be met",
     "srun -N 2-4 ./a": "! --nnodes: not a whole number: '2-4'",
     "srun -t soon ./a": "! --time-limit: not a time: 'soon'",
@@ -178,7 +180,7 @@ def test_what_differs_is_in_the_document() -> None:
     assert [line for line, said in DIFFERENT.items() if said not in text] == []
     refused = [line for line, became in PEERS.items() if became.startswith("! ")]
     same = PEERS.keys() - DIFFERENT.keys() - {*refused}
-    assert (len(same), len(DIFFERENT), len(refused)) == (28, 6, 33)
+    assert (len(same), len(DIFFERENT), len(refused)) == (29, 6, 33)
 
 
 @cases(("line", "became"), [*PEERS.items()], ids=[line[:40] for line in PEERS])
