@@ -49,7 +49,7 @@ class Engine(Value):
 def _daemon(more: str, gpus: str) -> Engine:
     options = (
         f"run -i --rm --pull=never --name=$n --label={RUN_LABEL}=$r --label={USER_LABEL}=$u "
-        "--network=host --ipc=host --pid=host --entrypoint=/bin/sh " + more
+        "--network=host --ipc=host --pid=host --entrypoint=/bin/sh $x " + more
     )
     mount = ("--volume={}:{}", "--volume={}:{}:ro")
     return Engine(options, gpus, mount, "--device=/dev/infiniband", "-t", "-c")
@@ -70,7 +70,7 @@ ENGINES = {
     "nerdctl": _daemon("--user=$o --log-opt=max-size=1m --log-opt=max-file=1 $m", "--gpus=all"),
     "apptainer": Engine("exec", "--nv", ("--bind={}:{}", "--bind={}:{}:ro")),
     "enroot": Engine(
-        "start",
+        "start $x",
         "--env=NVIDIA_VISIBLE_DEVICES=all",
         ("--mount={}:{}:none:x-create=auto,rbind", "--mount={}:{}:none:x-create=auto,rbind,ro"),
     ),
@@ -78,12 +78,16 @@ ENGINES = {
 #: other names of an engine's program
 _PROGRAMS = {"apptainer": ("apptainer", "singularity")}
 
+#: $x: variables of the login that the agent needs, by name: the link that it watches, the GPUs that
+#: a batch system chose
 #: $o: the user inside whose processes are the user's on the host; it is root if no root's daemon
 #: starts the container
 _FACTS = (
     "u=$(id -u) g=$(id -g) n={name}$r-$$;o=$u:$g k=--userns=keep-id m=;"
     "ulimit -l unlimited 2>/dev/null||ulimit -S -l $(ulimit -H -l) 2>/dev/null;"
     "[ $u = 0 ]&&k=--user=0:0;"
+    'x=;[ "$SSH_CONNECTION" ]&&x=--env=SSH_CONNECTION;'
+    '[ "$CUDA_VISIBLE_DEVICES" ]&&x="$x --env=CUDA_VISIBLE_DEVICES";'
     '[ "$(ulimit -l 2>/dev/null)" = unlimited ]&&m=--ulimit=memlock=-1:-1;'
     'case $u:$e in 0:*);;*:nerdctl)o=0:0;;*:docker)[ "$DOCKER_HOST" ]||'
     "[ -w /var/run/docker.sock ]||o=0:0;;esac;"
@@ -223,7 +227,7 @@ _SAID: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"daemon|permission denied.*\.sock", None, "docker info  # on the host, as your user"),
     (
-        r"/bin/sh[\"'`]*:? .*(not found|no such file)|exec:? .*/bin/sh",
+        r"exec: \"/bin/sh\"|stat /bin/sh|file [`'\"]*/bin/sh[`'\"]* not found",
         "the image {image} has no /bin/sh",
         "an image with a shell and Python 3.8 or later",
     ),

@@ -166,15 +166,15 @@ def boxes(_boxes: Boxes) -> Iterator[Boxes]:
 def test_ranks_run_in_the_image_as_the_user_in_the_folder(boxes: Boxes) -> None:
     (boxes.shared / "ranks.py").write_text(
         "import os, sys\n"
-        "in_image = os.path.exists('/image')\n"
-        "print(os.getcwd(), in_image, os.getuid(), os.environ['PATH'], sys.executable)\n"
+        "words = os.getcwd(), os.path.exists('/image'), os.getuid(), os.environ['PATH']\n"
+        "os.write(1, f'{words} {sys.executable}\\n'.encode())\n"
         "sys.exit(7 if os.environ['RANK'] == '3' else 0)\n"
     )
     ended = boxes.run("-H", boxes.hostfile, *boxes.of_py, "ranks.py")
     assert ended.returncode == 7
     lines = {line.partition("] ")[2] for line in ended.stdout.splitlines()}
     usual = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    assert lines == {f"{boxes.shared} True 0 {usual} /usr/bin/python3"}, ended.stderr
+    assert lines == {f"{(str(boxes.shared), True, 0, usual)} /usr/bin/python3"}, ended.stderr
     assert "rank 3 on n2" in ended.stderr
 
 
@@ -243,6 +243,7 @@ def test_exec_in_a_container(boxes: Boxes) -> None:
         boxes.run(*of_entry, "--", "cat", "/image", "/proc/sys/kernel/ostype").stdout == "Linux\n"
     )
     assert boxes.run(*of_entry, "-I", "--", "cat", input="typed").stdout == "typed"
+    assert boxes.run(*of_entry, "--pty", "test -t 0 && echo yes").stdout.split() == ["yes"]
     ended = boxes.run("exec", "-H", boxes.hostfile, *boxes.of_py, "exit 5")
     assert (ended.returncode, "exit code 5" in ended.stderr) == (1, True)
     # a command that reads nothing ends with the launcher's connection

@@ -38,7 +38,9 @@ VOLUMES = "--volume={here}:{here} --volume=/etc:/data --volume=/usr:/usr:ro "
 INSIDE = "inside 'it'"
 
 
-def started(folder: Path, container: Container, *engines: str, gpus: bool = False) -> list[str]:
+def started(
+    folder: Path, container: Container, *engines: str, gpus: bool = False, **environ: str
+) -> list[str]:
     """What the host of these engines runs; of a failure, what it prints."""
     for tool in ("id", "grep"):
         found = shutil.which(tool)
@@ -52,7 +54,10 @@ def started(folder: Path, container: Container, *engines: str, gpus: bool = Fals
     command = command.replace("/dev/nvidiactl", "/dev/null" if gpus else "/dev/no-gpu")
     command = command.replace("/dev/infiniband", "/dev" if gpus else "/dev/no-fabric")
     ended = subprocess.run(
-        ["/bin/sh", "-c", command], env={"PATH": str(folder)}, capture_output=True, text=True
+        ["/bin/sh", "-c", command],
+        env={"PATH": str(folder), **environ},
+        capture_output=True,
+        text=True,
     )
     return (ended.stdout or ended.stderr.removeprefix(MARK)).splitlines()
 
@@ -128,6 +133,21 @@ def test_the_host_chooses_an_engine(
         (here / f"{name}.images").write_text(f"{image}\n")
     found = started(here, Container(image, RUN), *installed.split())
     assert " ".join(found[:2]).startswith(said)
+
+
+def test_variables_of_the_login_pass_by_name(tmp_path: Path) -> None:
+    engines: tuple[tuple[EngineName, bool], ...]
+    engines = (("docker", True), ("enroot", True), ("apptainer", False))
+    for engine, passed in engines:
+        found = started(
+            tmp_path,
+            Container("img", RUN, engine),
+            engine,
+            SSH_CONNECTION="a 1 b 2",
+            CUDA_VISIBLE_DEVICES="3",
+        )
+        assert ([word for word in found if word.startswith("--env=")] != []) is passed
+        assert not {"3", "a 1 b 2"} & {word.partition("=")[2] for word in found}
 
 
 def test_words_of_the_user_are_words_for_the_engine(tmp_path: Path) -> None:
