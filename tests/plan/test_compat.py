@@ -156,7 +156,7 @@ PEERS = {
 
 
 def test_the_document_has_its_rows() -> None:
-    assert len(ROWS) == 24
+    assert len(ROWS) == 25
 
 
 @cases(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
