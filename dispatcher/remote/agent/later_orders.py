@@ -1,4 +1,4 @@
-"""What the agent does later than a start, if ever: signals, samples, questions, orders for MPI.
+"""Actions that come after a start, if ever: signals, samples, questions, orders for MPI.
 
 Each function does the action of its name for the ``Loop`` of ``agent_loop``, as the loop's own
 ``do_*`` do. A host compiles this module for the first of them, so no start waits for it.
