@@ -1,4 +1,4 @@
-"""Readings of a host: for checks before a run, samples and stacks while ranks run.
+"""Readings of a host: for checks before a run, samples, stacks and versions while ranks run.
 
 Never here: a judgement (``checks``).
 """
