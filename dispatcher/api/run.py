@@ -32,7 +32,7 @@ from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
-from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.job_plan import JobPlan, with_compared
 from dispatcher.plan.job.placement import rank_name
 from dispatcher.plan.job.request import Request
 from dispatcher.runner import loop
@@ -82,7 +82,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
                 f"run: job takes a Request or a JobPlan, not {job!r}",
                 hint='dispatcher.request("hostfile", ["train.py"])',
             )
-        plan = plan_job(job) if isinstance(job, Request) else job
+        plan = with_compared(plan_job(job) if isinstance(job, Request) else job)
         ways = how.get("ways", transports.Ways())
         hosts = [node.host for node in (*plan.nodes, *plan.spares)]
         names = [host.name for host in hosts]

@@ -49,7 +49,7 @@ PARTS = (
     "pmi.pmi_port", "agent.rank_stdin", "probe.probes", "probe.survey",
     "probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state", "pmi.pmix_bridge",
     "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "host.binding",
-    "host.tcp_peer", "probe.versions",
+    "host.tcp_peer", "probe.versions", "probe.compared",
 )  # fmt: skip
 
 #: a host's end of a copy; the module that passes files on where there is a tree

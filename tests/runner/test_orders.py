@@ -13,7 +13,7 @@ from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
-from dispatcher.plan.job.parts import Part
+from dispatcher.plan.job.parts import NamedFile, Part
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
 from dispatcher.remote.host.own_folder import shm_link
@@ -186,6 +186,17 @@ def test_the_words_before_a_program_are_looked_for_where_they_run() -> None:
     plan = plan_of("a", "b", wraps=("all:nice", "3:perf stat"))
     nice, perf = ([plan.cwd.encode(), None, {"program": word}] for word in (b"nice", b"perf"))
     assert [prepared(plan, node)["more"] for node in (0, 1)] == [[nice], [nice, perf]]
+
+
+def test_what_hosts_are_compared_in_is_looked_at() -> None:
+    plan = plan_of("a", "b", program=Program("script", ("a.py",)), exports=("PYTHONPATH=/lib",))
+    plan = replace(plan, named=(NamedFile("c.yaml"), NamedFile("data")), modules=("torch", "yaml"))
+    order = prepared(plan)
+    assert order["check"] == {
+        "program": b"python3", "script": b"a.py", "code": b"", "modules": b"torch yaml",
+        "pythonpath": b"/lib", "named": b"c.yaml\0data",
+    }  # fmt: skip
+    assert "dispatcher.remote.probe.compared" in order["parts"]
 
 
 def test_programs_find_what_is_theirs() -> None:

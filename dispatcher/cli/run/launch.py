@@ -9,7 +9,7 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions
 from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job.binding import binding_rule
-from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job, with_compared
 from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
 
 if TYPE_CHECKING:
@@ -174,6 +174,8 @@ def _run(
     ask, passwords = None if word is None else word.ask, Passwords()
     decision = preflight(plan, options, ask, passwords)
     plan = decision.plan
+    here, entries = ("", ()) if folder is None else (folder.source, folder.entries)
+    plan = with_compared(plan, here, {one.path[2:] for one in entries if one.kind == "f"})
     for text in () if output.quiet else decision.notes:
         say(text)
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
@@ -259,7 +261,6 @@ def _run(
                 verbose=output.verbose,
                 error_of=session.error_of,
                 reached=lambda: session.reached,
-                changed=_changes(plan),
             )
         )
     session.add(screen, record)
@@ -337,20 +338,6 @@ def other_program(plan: JobPlan, options: RunOptions, words: tuple[str, ...]) ->
     folder = cwd_of(options.chdir if options.sync is None else None)
     check_script(plan, options.words[0], words, folder)
     return program_of(replace(options, words=words), is_typed=False)
-
-
-def _changes(plan: JobPlan) -> Callable[[], str]:
-    """A function that names the scripts here that have changed since the first attempt."""
-    paths = [os.path.join(part.cwd, part.program.argv[0]) for part in plan.every_part]
-
-    def seen() -> dict[str, float]:
-        return {path: os.path.getmtime(path) for path in paths if os.path.isfile(path)}
-
-    before = seen()
-    return lambda: "; ".join(
-        f"{os.path.basename(path)} has changed since attempt 1"
-        for path, _ in sorted(before.items() - seen().items())
-    )
 
 
 def _age() -> float:

@@ -246,7 +246,8 @@ class PreflightOptions(Options, section="Checks before the start"):
         "all checks of dispatch check --full; none: no checks.",
     )
     allow_different_code: bool = preset(
-        help="Start even if the script, or a Python package beside it, differs between hosts."
+        help="Start even if the script, or a Python package beside it, differs between hosts. "
+        "Files that arguments name, and imported modules, are then not compared."
     )
     exclude_unhealthy: bool = preset(
         help="Make all checks of dispatch check first, and leave out the hosts that fail."

@@ -477,6 +477,7 @@ class Facts(Value):
     CUDA_VISIBLE_DEVICES as the agent found it. self_fencing: whether it ends its ranks by itself
     soon after our machine stops answering. topology: None where nothing is chosen by it.
     ifaces: (address, network interface) where the host's own name is a loopback address.
+    named, modules: see ``remote.probe.compared``, for each that the plan names.
     """
 
     hostname: bounds.HostName
@@ -496,6 +497,8 @@ class Facts(Value):
     self_fencing: bool = False
     topology: Topology | None = None
     ifaces: tuple[tuple[bounds.Text, Annotated[str, bounds.text(15)]], ...] = ()
+    named: tuple[tuple[bounds.Sum | None, bounds.Sum | None, bool], ...] = ()
+    modules: tuple[bool, ...] = ()
 
 
 @value

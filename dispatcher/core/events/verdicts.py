@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dispatcher.model import errors
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import OneOf, Value, value
+from dispatcher.model.hostset import fold
 
 if TYPE_CHECKING:
     from dispatcher.core.events.collectives import Collective
@@ -303,6 +304,23 @@ Cause = (
 
 
 @value
+class CodeChange(Value):
+    """Files of the program that are others than before ``restart``, on ``hosts``; (): on all."""
+
+    names: tuple[str, ...]
+    restart: int
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """``train.py changed between attempt 1 and attempt 2 on all hosts``."""
+        more = f" and {len(self.names) - 4} more" if self.names[4:] else ""
+        when = f"between attempt {self.restart} and attempt {self.restart + 1}"
+        where = fold(self.hosts) or "all hosts"
+        return f"{', '.join(self.names[:4])}{more} changed {when} on {where}"
+
+
+@value
 class Attempt(Value):
     """One attempt to run the ranks that was not the last, and its cause.
 
@@ -332,7 +350,7 @@ class Verdict(Value):
     dispatch had sent it when it ended, of those that ended after one. starts: how often ranks were
     started; 0 where that is not known. came: signals that dispatch got. sent: those that all ranks
     were sent at the end, and the seconds since the first of these. may_run_on: lost host -> seconds
-    for which ranks may live on there.
+    for which ranks may live on there. changed: the program's files that changed at a restart.
     """
 
     cause: Cause | None
@@ -352,6 +370,7 @@ class Verdict(Value):
     came: tuple[int, ...] = ()
     sent: tuple[tuple[int, float], ...] = ()
     may_run_on: Mapping[str, float] = field(default_factory=dict)
+    changed: tuple[CodeChange, ...] = ()
 
     @property
     def ok(self) -> bool:

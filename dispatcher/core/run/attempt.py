@@ -205,6 +205,8 @@ class AttemptMachine:
                 warnings = [
                     act.Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings
                 ]
+                found = self._check.differences
+                warnings += [act.Tell(ev.HostsNoted(one.nodes(plan), one.text)) for one in found]
                 return warnings + self._start(plan, address, port)
         return self.stop(answer, now)
 

@@ -8,6 +8,7 @@ which is sooner. docs/design/restarts.md has its times and reasons.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, CheckOrphans
@@ -25,6 +26,10 @@ GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
 LATE, DOUBT, LEAST_DOUBT, LOOK = 1.25, 2.0, 4.0, 1.0
 #: seconds between two tries to reach a lost host, the first and the longest
 FIRST_LOOK, LAST_LOOK = 15.0, 600.0
+
+
+#: host -> its program's files: name -> CRC-32
+Code = dict[str, dict[str, int]]
 
 
 def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str | None:
@@ -219,3 +224,34 @@ def assign_hosts(
         dropped=tuple(assigned[node] for node in sorted(gone)),
         excluded=tuple(assigned[node] for node in sorted(changed) if assigned[node] not in bad),
     )
+
+
+def program_alone(plan: JobPlan) -> JobPlan:
+    """``plan`` for ranks that start again: they may have changed files, but not their program."""
+    own = tuple(file for file in plan.named if file.name == plan.program.argv[0])
+    return replace(plan, named=own, modules=())
+
+
+def own_code(plan: JobPlan, hosts: Sequence[int], facts: Mapping[int, Facts]) -> Code:
+    """The program's files as far as there are ``facts``. hosts: node -> the key of its facts."""
+    code: Code = {}
+    for node, host in zip(plan.nodes, hosts, strict=False):
+        one, program = facts.get(host), plan.parts_at(node)[0].program.argv[0]
+        if one is None:
+            continue
+        rows = zip(plan.named, one.named, strict=False)
+        own = next((row[0] for file, row in rows if file.name == program), one.script)
+        name = program.rpartition("/")[2]
+        code[node.host.name] = dict(one.code) | ({} if own is None else {name: own})
+    return code
+
+
+def code_changes(before: Code, now: Code, restarts: int) -> tuple[verdicts.CodeChange, ...]:
+    """The changes between two attempts, the second after so many ``restarts``."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for name in dict.fromkeys(name for code in now.values() for name in code if restarts):
+        pairs = ((host, before.get(host, {}).get(name), now[host].get(name)) for host in now)
+        hosts = tuple(host for host, old, new in pairs if None not in (old, new) and old != new)
+        if hosts:
+            groups.setdefault(() if len(hosts) == len(now) > 1 else hosts, []).append(name)
+    return tuple(verdicts.CodeChange(tuple(names), restarts, at) for at, names in groups.items())

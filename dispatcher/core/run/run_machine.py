@@ -102,6 +102,8 @@ class RunMachine:
         self._sends = False  # the working folder
         self._asked = 0  # restarts that persons asked for
         self._change: Change | None = None  # for the next attempt, where a person asked for it
+        self._code: restart.Code = {}  # of the latest attempt
+        self._changed: tuple[verdicts.CodeChange, ...] = ()
 
     @property
     def plan(self) -> JobPlan:
@@ -306,6 +308,8 @@ class RunMachine:
                 case act.End(verdict):
                     return out + self._ended(verdict, now)
                 case act.Tell(ev.RanksPlaced() as event):
+                    changes = self._code_changes()
+                    out += [act.Tell(ev.HostsNoted((), one.text)) for one in changes]
                     out.append(act.Tell(replace(event, restart=self.restarts)))
                 case act.Tell(event):
                     told = for_hosts(event, self._assigned.hosts)
@@ -337,6 +341,13 @@ class RunMachine:
         self.hosts.linked.add(host)
         self.hosts.facts.pop(host, None)  # of an agent that has ended
         return act.OpenLink(host, self.attempt)
+
+    def _code_changes(self) -> tuple[verdicts.CodeChange, ...]:
+        """How hosts' code has changed since the last attempt."""
+        now = restart.own_code(self.plan, self._assigned.hosts, self.hosts.facts)
+        new = restart.code_changes(self._code, now, self.restarts)
+        self._code, self._changed = self._code | now, self._changed + new
+        return new
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
         self.hosts.armed.add(self._assigned.hosts[node])
@@ -510,6 +521,7 @@ class RunMachine:
         change = self._change or Change()
         self._assigned.follow(assignment, change)
         plan = change.of(assignment.plan)
+        plan = restart.program_alone(plan) if self.restarts else plan
         self._job = AttemptMachine(plan, check=self._prove, machine=self._machine)
         self._change = None
         actions = self._carry(self._job.begin(), now)
@@ -595,6 +607,7 @@ class RunMachine:
         assert self._verdict is not None
         self._orphans.forget()
         self._go(what)
+        self._code_changes()
         failures = {**self._verdict.lost, **getattr(self._verdict.cause, "failures", {})}
         blamed = {self._assigned.hosts[node] for node in failures}
         self._verdict = replace(
@@ -608,6 +621,7 @@ class RunMachine:
             no_restart=no_restart,
             may_run_on=self.hosts.may_run_on(now),
             starts=self.restarts + (self._budget.began is not None),
+            changed=self._changed,
         )
         self._deadlines = {CLOSE: now + sweep_limit(self.plan)}
         self.hosts.silent.clear()

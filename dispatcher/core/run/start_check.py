@@ -1,7 +1,8 @@
 """Decides before the first rank starts whether the hosts are ready, distinct, in reach. Pure.
 
 1. Every node is ready or has failed; all failures are reported together.
-2. Each node is another machine, and all have the same script and packages beside it.
+2. Each node is another machine, and all have the same script and packages beside it, and the same
+   files that arguments name, if ``--sync`` has sent them.
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or, asked again, at
    one common address of all that node 0 has.
@@ -11,8 +12,10 @@ Lesser findings are warnings. ``dispatch check`` and ``--check full`` check more
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
@@ -25,6 +28,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import quoted, size
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.parts import NamedFile
 
 #: seconds for the first probe (the address ssh used) and for the last (all addresses)
 FIRST_PROBE, LAST_PROBE = 1.0, 3.0
@@ -63,13 +67,14 @@ class StartCheck:
     """Collects the nodes' reports and decides whether ``plan`` can start.
 
     prove: do the checks 2 and 4; else take node 0's first address. machine: the launcher's
-    own. waiting: nodes that have not answered yet.
+    own. waiting: nodes that have not answered yet. differences: of hosts that can start.
     """
 
     def __init__(self, plan: JobPlan, *, prove: bool, machine: str = "") -> None:
         self.waiting = {node.index for node in plan.nodes}
         self._plan = plan
         self._prove = prove
+        self.differences: list[Difference] = []
         self._machine = machine
         self._facts: dict[int, ev.Facts] = {}
         self._failures: dict[int, Failure] = {}
@@ -148,6 +153,8 @@ class StartCheck:
             return None
         if not self._failures and self._prove:
             self._failures.update(self._same_machine() or self._different_code())
+            self.differences = [*differences(self._plan, self._facts)]
+            self._failures.update(not_as_sent(self._plan, self.differences))
         if self._failures:
             return rejection(self._failures, self._problems)
         try:
@@ -192,8 +199,7 @@ class StartCheck:
             failures[node] = Failure(
                 Kind.CHECK,
                 f"{', '.join(shown)}{more}: not the same as on {fold(hosts[n] for n in fellows)}",
-                hint="--sync sends your folder to all hosts before the start; if they are meant to "
-                "differ, --allow-different-code",
+                hint=f"--sync sends your folder to all hosts before the start; {ALLOW}",
             )
         return failures
 
@@ -270,6 +276,7 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
 
 #: names of differing files that a host's failure lists
 MOST_NAMED = 4
+ALLOW = "if they are meant to differ, --allow-different-code"
 
 
 def different_code(
@@ -295,6 +302,87 @@ def different_code(
                 names, _ = found.setdefault(node, ([], fellows))
                 names.append(name)
     return found
+
+
+@value
+class Difference(Value):
+    """Before the start ``hosts`` have another ``subject`` than ``others``, or do not have it.
+
+    what: the text of a file, the files of a folder, a file or a Python module that is missing;
+    unread: it was not compared in full, with no difference so far.
+    """
+
+    what: Literal["text", "files", "missing", "module", "unread"]
+    subject: str
+    hosts: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """``config.yaml differs: n3 has another text than n1 (and 6 more)``."""
+        who, name, others = fold(self.hosts), self.subject, self.others
+        has, had = ("have" if hosts[1:] else "has" for hosts in (self.hosts, others))
+        if self.what == "unread":
+            return f"{name}: compared only in part on {who}, because it is large or slow to read"
+        if self.what in ("missing", "module"):
+            thing = f"no module named {name}" if self.what == "module" else f"{name} is missing"
+            return f"{who}: {thing} ({fold(others)} {had} it)"
+        more = f" (and {len(others) - 1} more)" if others[1:] else ""
+        kind = "another text" if self.what == "text" else "other files"
+        return f"{name} differs: {who} {has} {kind} than {others[0]}{more}"
+
+    def nodes(self, plan: JobPlan) -> tuple[int, ...]:
+        """The nodes of ``hosts``."""
+        return tuple(node.index for node in plan.nodes if node.host.name in self.hosts)
+
+
+def differences(plan: JobPlan, facts: Mapping[int, Facts]) -> Iterator[Difference]:
+    """All that the hosts of ``plan`` differ in."""
+    known = {plan.nodes[node].host.name: one for node, one in sorted(facts.items())}
+    if all(len(one.named) == len(plan.named) for one in known.values()):
+        for at, file in enumerate(plan.named):
+            yield from _of_file(file, {host: one.named[at] for host, one in known.items()})
+    looked = {h: one.modules for h, one in known.items() if len(one.modules) == len(plan.modules)}
+    for at, module in enumerate(plan.modules):
+        lacking = tuple(host for host, has in looked.items() if not has[at])
+        if lacking and len(lacking) < len(looked):
+            others = tuple(host for host, has in looked.items() if has[at])
+            yield Difference("module", module, lacking, others)
+
+
+def _of_file(
+    file: NamedFile, rows: Mapping[str, tuple[int | None, int | None, bool]]
+) -> Iterator[Difference]:
+    """rows: host -> its row, as in ``remote.probe.compared``."""
+    there = {host: row for host, row in rows.items() if row[1] is not None}
+    missing = tuple(host for host in rows if host not in there)
+    if there and missing:
+        yield Difference("missing", file.name, missing, tuple(there))
+    if len({itself for _, itself, _ in there.values()}) < 2:
+        return  # at most one, or all have the same from a file system that they share
+    sums = {host: known for host, (known, *_) in there.items() if known is not None}
+    common = max(sums.values(), key=Counter(sums.values()).__getitem__, default=0)
+    differ = tuple(host for host, known in sums.items() if known != common)
+    partly = tuple(host for host, (*_, whole) in there.items() if not whole)
+    if differ:
+        others = tuple(host for host, known in sums.items() if known == common)
+        yield Difference("files" if file.folder else "text", file.name, differ, others)
+    elif partly:
+        yield Difference("unread", file.name, partly)
+
+
+def not_as_sent(plan: JobPlan, found: Sequence[Difference]) -> dict[int, Failure]:
+    """The failures of nodes that lack or differ in a file that ``--sync`` has just sent to them."""
+    sent = {file.name for file in plan.named if file.sent}
+    failures: dict[int, Failure] = {}
+    for one in found:
+        if one.subject in sent and one.what in ("text", "missing"):
+            what = "not the same as" if one.what == "text" else "missing, but it is"
+            why = f"--sync: {one.subject}: {what} on {fold(one.others)}"
+            hint = f"touch {shlex.quote(one.subject)}, so that --sync sends it again; {ALLOW}"
+            failure = Failure(Kind.CHECK, why, hint)
+            failures |= dict.fromkeys(one.nodes(plan), failure)
+    return failures
 
 
 def rejection(

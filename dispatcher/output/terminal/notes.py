@@ -25,8 +25,7 @@ class Notes(Sink):
     """Prints a note for important events at once; with ``verbose``, for every step of a host.
 
     hosts: node -> name. say: writes one line. error_of: a failed rank's own reason. reached: the
-    progress of the ranks, as ``--progress-line`` found it. changed: a remark on the program at a
-    restart.
+    progress of the ranks, as ``--progress-line`` found it.
     """
 
     def __init__(
@@ -37,13 +36,12 @@ class Notes(Sink):
         verbose: bool,
         error_of: Callable[[Cause], str] = lambda cause: "",
         reached: Callable[[], str] = str,
-        changed: Callable[[], str] = str,
     ) -> None:
         self._hosts = hosts
         self._tell = say
         self._verbose = verbose
         self._error_of = error_of
-        self._reached, self._changed = reached, changed
+        self._reached = reached
         self._restart = ""  # the last, as text
         self._unbound: set[frozenset[str]] = set()  # reasons not to bind, by host
         # a notice of one host, which was shown -> the others that sent the same
@@ -152,8 +150,7 @@ class Notes(Sink):
                 if isinstance(cause, RestartAsked):
                     self._restart = f"attempt {number + 1}"
                 reached = sanitize_text(self._reached())
-                after, changed = reached and f", after {reached}", self._changed()
-                return f"{why}; {self._restart}{when}{after}{changed and f'; {changed}'}"
+                return f"{why}; {self._restart}{when}{reached and f', after {reached}'}"
             case ev.FolderSent(notes=notes) if notes:
                 return "; ".join(notes)
             case ev.RestartRefused(why):

@@ -390,6 +390,7 @@ def outcome(verdict: verdicts.Verdict) -> list[str]:
     restarts = sum(attempt.started for attempt in verdict.attempts)
     if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
+    lines += [f"note: {sanitize_text(one.text)}" for one in verdict.changed]
     for host, why in verdict.left_out.items():
         lines.append(f"note: {host} was left out from then on: {sanitize_text(why)}")
     if verdict.may_run_on:

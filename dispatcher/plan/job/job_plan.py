@@ -7,7 +7,8 @@ closes it. Nodes that get no rank are left out, with a notice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -31,7 +32,7 @@ from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
-from dispatcher.plan.job.parts import PartPlan, Program
+from dispatcher.plan.job.parts import NamedFile, PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, Ranks, divide_hosts
 from dispatcher.plan.job.request import JobSettings, Request, check_request
 from dispatcher.plan.variables import exported
@@ -64,6 +65,8 @@ class JobPlan(JobSettings):
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     parts: tuple[PartPlan, ...] = ()  # the programs, where there are several; program: the first
     notices: tuple[str, ...] = ()
+    named: tuple[NamedFile, ...] = ()  # hosts are compared in these, see ``parts``
+    modules: tuple[str, ...] = ()  # that the script imports: the same
 
     @property
     def is_open(self) -> bool:
@@ -214,6 +217,28 @@ class Change(Value):
         parts = tuple(replace(part, exports=over(part.exports)) for part in plan.parts)
         program = self.program or plan.program
         return replace(plan, program=program, exports=over(plan.exports), parts=parts)
+
+
+def with_compared(plan: JobPlan, here: str = "", sent: Collection[str] = ()) -> JobPlan:
+    """``plan`` with the files and modules that its hosts are compared in.
+
+    here: the folder on this machine that stands for the plan's. sent: files that ``--sync`` has
+    sent from there. On one host only the program's own file counts, which may change at a restart.
+    """
+    several = len(plan.nodes) > 1 and not plan.allow_different_code
+    if not several and not plan.restarts.most:
+        return plan
+    here, program = here or plan.cwd, plan.program
+    parts = [part.program for part in plan.every_part if part.cwd == plan.cwd]
+    words = [one.argv[0] for one in parts if one.kind == "command" and "/" in one.argv[0]]
+    words += [word for one in parts for word in one.argv[1:] if several]
+    files = {one.name: one for word in words for one in programs.named_files(word, here, sent)}
+    modules: tuple[str, ...] = ()
+    if several and program.kind == "module":
+        modules = (program.argv[0].partition(".")[0],)
+    elif several and program.kind == "script":
+        modules = programs.imported(posixpath.join(here, program.argv[0]))
+    return replace(plan, named=tuple(files.values())[: programs.MOST_FILES], modules=modules)
 
 
 def plan_job(request: Request, run_id: str) -> JobPlan:

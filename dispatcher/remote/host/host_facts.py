@@ -65,7 +65,7 @@ def judged(
             problems += [one for one in find_problems(*program) if one not in problems]
         for path in (os.path.join(asked[0][1], watched), os.environb.get(b"HOME") or b"/"):
             _is_file(path)
-        return places(*asked[0][:2]), problems
+        return places(*asked[0]), problems
 
     if not may_hang():
         return look(len)
@@ -95,14 +95,22 @@ def may_hang(mounts: str = "/proc/self/mounts") -> bool:
     return any(row[2] not in LOCAL and not row[1].startswith(own) for row in rows)
 
 
-def places(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
+def places(check: dict[str, bytes], cwd: bytes, path: bytes | None = None) -> dict[str, Any]:
     """The facts of folders that a run uses."""
     tmp = os.environb.get(b"TMPDIR") or b"/tmp"
     about(tmp)
+    named: list[Any] = []
+    modules: list[bool] = []
+    if "named" in check or "modules" in check:
+        from dispatcher.remote.probe.compared import compared
+
+        named, modules = compared(check, cwd, path, about)
     return {
         "room": [free_space(tmp), free_space(b"/dev/shm")],
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
+        "named": named,
+        "modules": modules,
     }
 
 

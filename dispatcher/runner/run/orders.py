@@ -186,12 +186,18 @@ def prepare_order(
     check: dict[str, bytes] = {}
     if first is plan.every_part[0]:
         check, program = _needed(plan, host, first), first.program
-        if len(plan.nodes) > 1 and not plan.allow_different_code and program.kind != "command":
+        several = len(plan.nodes) > 1 and not plan.allow_different_code
+        if (several or plan.restarts.most) and program.kind != "command":
             # the folder that Python looks in first
             script = program.argv[0] if program.kind == "script" else ""
             check["code"] = raw(os.path.dirname(script))
+        if plan.modules:
+            check["modules"] = raw(" ".join(plan.modules))
+            check |= {"pythonpath": raw(exports["PYTHONPATH"])} if "PYTHONPATH" in exports else {}
     else:  # hosts compare what most of them run
         more = parts
+    if plan.named and first.cwd == plan.cwd:
+        check["named"] = raw("\0".join(one.name for one in plan.named))
     if plan.iface is not None:
         check["iface"] = raw(plan.iface)
     if _looks_where(plan):
@@ -256,6 +262,7 @@ def _parts(plan: JobPlan) -> list[str]:
         "host.tcp_peer": by_port or is_offered(plan),
         "pmi.pmi_port": by_port,
         "host.binding": _looks_where(plan),
+        "probe.compared": bool(plan.named or plan.modules),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
 
