@@ -63,6 +63,8 @@ def again(options: AgainOptions) -> int:
                 f"-x {withheld}: the record has no values, and your environment has none for it",
                 hint=f"dispatch again {job.run_id} -x {withheld}=VALUE",
             )
+    if arguments[:1] == typed.words[:1]:  # typed with its name, as for restart
+        arguments = arguments[1:]
     program = [*typed.words[:1], *changed(typed.words[1:], arguments)]
     program = program if arguments else list(typed.words)  # which may be several
     line = [*_with(typed.options, given), *program]

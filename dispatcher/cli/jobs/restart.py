@@ -96,7 +96,7 @@ def apart(words: Sequence[str], typed: Sequence[str]) -> tuple[str | None, tuple
     if at > 1:
         command = click.get_current_context().info_name
         raise UnexpectedArgument(
-            f"{words[1]}: put the new command after --",
+            f"{words[1]}: put words for the program after --",
             hint=f"{command} {shlex.join([words[0], '--', *words[1:]])}",
         )
     return (words[0] if at else None), words[at:]

@@ -76,6 +76,7 @@ def typed(folder: Path, options: str, words: str, *withheld: str) -> registry.Ty
         ("k3f --np 1 --dry-run", "-H n1:2 --np 2 --np 1 --dry-run", "t.py --lr 1"),
         ("--np 1 lr-1 --name lr-1 -- --lr 2 x", "-H n1:2 --np 2 --np 1 --name lr-1",
          "t.py --lr 2 x"),
+        ("-- t.py --lr 2", "-H n1:2 --np 2", "t.py --lr 2"),
         ("-- --lr 2 -- --np 3", "-H n1:2 --np 2", "t.py --lr 2 -- --np 3"),
         ("-w n3,n4 -Hmore", "--np 2 -w n3,n4 -Hmore", "t.py --lr 1"),
     ],
@@ -125,7 +126,7 @@ def test_a_value_that_is_not_on_record(
 @pytest.mark.parametrize(
     ("line", "folder", "said"),
     [
-        ("nope", ".", "no record of job 'nope'"), ("latest x", ".", "put the new"),
+        ("nope", ".", "no record of job 'nope'"), ("latest x", ".", "put words for"),
         ("--nope", ".", "--nope: no such option"), ("latest", "gone", "gone: no such file"),
         ("latest", None, "its command line is not on record"),
     ],

@@ -45,7 +45,7 @@ def test_what_is_ordered(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["latest", "a.py"], 2, "error: a.py: put the new command after --"),
+        (["latest", "a.py"], 2, "error: a.py: put words for the program after --"),
         (["latest", "a.py", "a b"], 2, "  hint: dispatch restart latest -- a.py 'a b'\n"),
         (["latest", "--"], 2, "error: no command after --"),
         (["-x", "RANK=3"], 2, "error: -x: RANK is set by dispatch"),
