@@ -79,7 +79,7 @@ ENGINES = {
 _PROGRAMS = {"apptainer": ("apptainer", "singularity")}
 
 #: $x: variables of the login that the agent needs, by name: the link that it watches, the GPUs that
-#: a batch system chose
+#: a batch system chose, and the home of a user whom the image does not know
 #: $o: the user inside whose processes are the user's on the host; it is root if no root's daemon
 #: starts the container
 _FACTS = (
@@ -91,6 +91,7 @@ _FACTS = (
     '[ "$(ulimit -l 2>/dev/null)" = unlimited ]&&m=--ulimit=memlock=-1:-1;'
     'case $u:$e in 0:*);;*:nerdctl)o=0:0;;*:docker)[ "$DOCKER_HOST" ]||'
     "[ -w /var/run/docker.sock ]||o=0:0;;esac;"
+    'case $u:$o:$HOME in 0:*|*:0:0:*|*:);;*)x="$x --env=HOME";;esac;'
 )
 _FAIL = f'fail(){{ echo "{MARK}$*" >&2;exit {ENGINE_FAILED};}};'
 
