@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.events.monitor_events import (
+    GpusUsed,
     GpuTroubled,
     NodeVersions,
     SamplesWanted,
@@ -23,16 +24,24 @@ from dispatcher.core.events.monitor_events import (
     VersionsWanted,
 )
 from dispatcher.core.events.mpi_events import MpiFound
-from dispatcher.core.events.run_events import Entry, Event, HostsNoted, RunRestarting, Sink
+from dispatcher.core.events.run_events import (
+    Entry,
+    Event,
+    HostsNoted,
+    NodeReady,
+    RunRestarting,
+    Sink,
+)
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import restart_of
-from dispatcher.jobs.lost_hosts import LostBefore
+from dispatcher.jobs.neighbours import LostBefore, jobs_text, neighbours
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
 from dispatcher.model.frozen import fields_of
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RunPaths, state_folder
+from dispatcher.plan.job.devices import chosen
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import exported
 from dispatcher.runner.loop import Stop
@@ -41,7 +50,11 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dispatcher.api.run_session import RunSession
+    from dispatcher.checks.hardware.gpu_users import GpuUser
     from dispatcher.plan.job.parts import Program
+
+#: seconds from the first host that reports users of its GPUs to the note on all of these
+TOGETHER = 2.0
 
 
 #: seconds after the start until hosts are asked for versions: that takes nothing from a start
@@ -84,11 +97,15 @@ class JobRecord(Sink):
         self._server: JobServer | None = None
         self._stacks: Sink | None = None  # made when a client first asks
         self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
+        self._with_gpus: set[str] = set()
+        self._users: dict[str, list[GpuUser]] = {}  # host -> users of its GPUs, not yet told
+        self._due = 0.0  # when to tell
         self._has_looked_back = False
         self._versions: dict[str, dict[str, list[str]]] = {}  # software -> version -> hosts
         self._awaited: set[int] = set()  # hosts that have yet to report theirs
         self._has_ended = threading.Event()
-        hosts = [node.host for node in (*self._plan.nodes, *self._plan.spares)]
+        places = (*self._plan.nodes, *self._plan.spares)
+        hosts = [node.host for node in places]
         self._lost = LostBefore(self._state.hosts, session.tell)
         parts = self._plan.every_part
         try:
@@ -104,6 +121,7 @@ class JobRecord(Sink):
                 reach=reach,
                 typed=typed,
                 variables=sorted({name for part in parts for name, _ in part.exports}),
+                gpus=[chosen(node, self._plan.devices, self._plan.exports) for node in places],
             )
             self._note_phase(self._folder)
             self._server = JobServer(self._folder, self)
@@ -114,9 +132,13 @@ class JobRecord(Sink):
         if self._folder is None:
             return
         self._note_phase(self._folder)
-        if isinstance(entry.event, GpuTroubled) and entry.event.xid:
-            self._xids[self._state.hosts[entry.event.node]] = entry.event.xid
         match entry.event:
+            case GpuTroubled(node, xid=xid) if xid:
+                self._xids[self._state.hosts[node]] = xid
+            case NodeReady(node, facts) if facts.gpus:
+                self._with_gpus.add(self._state.hosts[node])
+            case GpusUsed(node, said):
+                self._note_users(node, said)
             case MpiFound(node, library, served):
                 self._take_versions(node, {"mpi": library or served})
             case NodeVersions(node, found):
@@ -136,6 +158,33 @@ class JobRecord(Sink):
         for sink in (self._lost, self._server, self._stacks):
             if sink is not None:
                 sink.event(entry)
+
+    def _note_users(self, node: int, said: bytes) -> None:
+        from dispatcher.checks.hardware.gpu_users import users
+
+        name = self._state.hosts[node]
+        places = [one for one in self._session.plan.nodes if one.host.name == name]
+        for place in places[:1]:
+            if found := users(said, chosen(place, self._plan.devices, self._plan.exports)):
+                self._users[name] = found
+
+    def tick(self, now: float) -> bool:
+        if not self._users:
+            return False
+        self._due = self._due or now + TOGETHER
+        if now >= self._due:
+            from dispatcher.checks.hardware.gpu_users import users_text
+
+            nodes = tuple(map(self._state.hosts.index, self._users))
+            self._session.tell(HostsNoted(nodes, f"GPUs are in use: {users_text(self._users)}"))
+            self._users, self._due = {}, 0.0
+        return bool(self._users)
+
+    def goes_on(self) -> None:
+        """The run has waited for its hosts, and connects now."""
+        self._state.phase = "connecting"
+        if self._folder is not None:
+            self._note_phase(self._folder)
 
     def _note_phase(self, folder: Path) -> None:
         """Write down what the run does now; a disk that refuses it costs the word, not the job."""
@@ -166,9 +215,15 @@ class JobRecord(Sink):
 
     def _look_around(self, folder: Path) -> None:
         is_first = not self._has_looked_back
-        nodes, text = self._failed_before()
-        if nodes:
-            self._session.tell(HostsNoted(nodes, text))
+        with contextlib.suppress(OSError, DispatchError):
+            nodes, text = self._failed_before()
+            if nodes:
+                self._session.tell(HostsNoted(nodes, text))
+            near = neighbours(registry.jobs(running=True), self._plan.run_id)
+            others = {host: jobs for host, jobs in near.items() if host not in self._with_gpus}
+            if others:
+                nodes = tuple(map(self._state.hosts.index, others))
+                self._session.tell(HostsNoted(nodes, f"hosts are in use: {jobs_text(others)}"))
         from dispatcher.jobs.code_state import note_commit
 
         note_commit(folder)

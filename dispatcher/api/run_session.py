@@ -110,6 +110,7 @@ class RunSession:
         check: bool = True,
         agent_python: str | None = None,
         sample_every: float | None = None,
+        looks: bool = False,
         sink_failed: Callable[[Sink, Exception], None] | None = None,
         rdma: Mapping[str, str] = MappingProxyType({}),
         resend: Callable[[], None] | None = None,
@@ -139,6 +140,7 @@ class RunSession:
             resend=resend,
             agent_python=agent_python,
             sample_every=sample_every,
+            looks=looks,
             sink_failed=sink_failed or self._warn_about,
             reached=self.state.progressed,
         )

@@ -56,8 +56,8 @@ DYING = 2.0
 
 RUNNING, ENDED, DEAD, ELSEWHERE = "running", "ended", "dead", "elsewhere"
 #: phases of a running job; and that its launcher has been stopped (Ctrl-Z, SIGSTOP)
-PHASES = ("connecting", "starting", "running", "stopping", "restarting")
-PAUSED = "paused"
+PHASES = ("waiting", "connecting", "starting", "running", "stopping", "restarting")
+PAUSED, WAITING = "paused", "waiting"
 
 
 @value
@@ -127,6 +127,7 @@ class Job(Value):
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached. name: the user's.
     commit: git's, of its folder when its ranks last started; is_dirty: whether files had changed.
+    gpus: those chosen on each host, None for any.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
     by_program: begun by a program that imports dispatcher; no terminal shows it. ``is_cut``
     says that the changes on record end early. ``variables`` are the names of those that the ranks
@@ -153,6 +154,7 @@ class Job(Value):
     is_cut: bool = False
     typed: Typed | None = None
     variables: tuple[str, ...] = ()
+    gpus: tuple[frozenset[str] | None, ...] = ()
 
     @property
     def state(self) -> str:
@@ -216,6 +218,7 @@ def enroll(
     name: str | None = None,
     typed: Typed | None = None,
     variables: Sequence[str] = (),
+    gpus: Sequence[Sequence[str] | None] = (),
 ) -> Path:
     """Write down that this process is the launcher of ``run_id``; the folder of the record.
 
@@ -246,6 +249,7 @@ def enroll(
         "reach": dict(reach),
         "typed": None if typed is None else fields_of(typed),
         "variables": list(variables),
+        "gpus": [None if one is None else list(one) for one in gpus],
     }
     try:
         write_new(folder / "room", bytes(ROOM))
@@ -322,13 +326,17 @@ def left() -> dict[str, float]:
         return {}
 
 
-def jobs() -> list[Job]:
-    """The jobs on record, the newest last. Stale sockets of dead jobs are removed."""
+def jobs(*, running: bool = False) -> list[Job]:
+    """The jobs on record, the newest last. Stale sockets of dead jobs are removed.
+
+    running: leave out jobs that have ended; of these nothing is read.
+    """
     base = state_folder() / "jobs"
     try:
         names = sorted(name for name in os.listdir(base) if is_run_id(name))
     except OSError:
         return []
+    names = [name for name in names if not (running and (base / name / "end.json").exists())]
     private_folder(base)
     found = [job for name in names if (job := _read(base / name)) is not None]
     found.sort(key=lambda job: job.began)  # ids of one second are in no order
@@ -426,6 +434,10 @@ def _read(folder: Path) -> Job | None:
             name=record.get("name"),
             typed=_typed(record.get("typed")),
             variables=tuple(map(str, record.get("variables", ()))),
+            gpus=tuple(
+                None if one is None else frozenset(one)
+                for one in record.get("gpus") or [None] * len(record["hosts"])
+            ),
             **_commit(folder),
         )
     except (OSError, ValueError, KeyError, TypeError, OverflowError):

@@ -29,6 +29,7 @@ class Kind(str, enum.Enum):
     START = "command did not start"
     CONTAINER = "container did not start"
     CHECK = "check failed"
+    IN_USE = "host in use"
     PROTOCOL = "protocol error"
     LOST = "host lost"
 

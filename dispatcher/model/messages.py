@@ -314,6 +314,17 @@ Put the image on the hosts, then look into it:
         "    dispatch check -w NAME train.py",
     ),
     _message(
+        "host-in-use", _CLUSTER, "Another job uses the host, and --if-busy is fail.",
+        """A process computes on a GPU that was chosen for the run, one of your other jobs runs on
+        the host, or ranks of a job that lost the host may still run there.""",
+        """
+Wait until the host is free, choose other hosts or GPUs, or start nevertheless:
+
+    dispatch -H hostfile --if-busy wait train.py
+    dispatch -H hostfile --if-busy warn train.py
+""",
+    ),
+    _message(
         "protocol-error", _CLUSTER, "The host sent data that its agent never sends.",
         """Something on the way changes the data, or the host is compromised: it reports on other
         hosts' ranks, or floods dispatch with far more data than a job has

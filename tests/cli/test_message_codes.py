@@ -330,6 +330,7 @@ def test_all_codes_are_shown_here_or_over_ssh() -> None:
     here = {*LINES, *UNDER, *OTHERS, *RUNS, "no-connection-daemon", "interrupted", "reader-left"}
     # a program alone can give a wrong argument: tests/model/test_arguments.py
     here |= {"check-failed", "wrong-argument"}
+    here |= {"host-in-use"}  # tests/runs/run/test_busy.py
     assert here | ELSEWHERE == set(MESSAGES)
     assert {one.code for one in (*RUN, *HOSTS, *REFUSALS)} == set(MESSAGES)
     assert {kind.code for kind in Kind} == {one.code for one in HOSTS}

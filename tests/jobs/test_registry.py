@@ -24,7 +24,7 @@ from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeRea
 from dispatcher.jobs import job_socket, registry
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import JobConnection, frame, listen
-from dispatcher.jobs.lost_hosts import LostBefore
+from dispatcher.jobs.neighbours import LostBefore
 from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
 
 from .test_job_server import Run
@@ -88,6 +88,7 @@ def test_what_is_written_down_is_read_again(
         launcher=job.launcher, program=("a", "\\xff"),
         hosts=(("n1", None, 22), ("n2", "me", None)), ranks=None, began=job.began,
         logs=tmp_path / "\udcff", detached=False, reach={"transport": "ssh"}, end=None,
+        gpus=(None, None),
     )  # fmt: skip
     assert job.launcher.pid == os.getpid()
     assert began <= job.began <= time.time()

@@ -43,7 +43,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "rank.leaked": {"rank": 5}, "input.closed": {"rank": 4, "taken": 1 << 31}, "node.heard": {},
     "node.paused": {}, "node.dying": {"why": "told to"},
     "node.swept": {"killed": 2, "left": [9, 8], "stuck": ["D x 74 x86_64"]},
-    "node.noticed": {"text": "hello"},
+    "node.noticed": {"text": "hello"}, "gpus.used": {"said": b"use GPU-1"},
     "node.sampled": {
         "at": 7.5,
         "ranks": [
@@ -120,6 +120,7 @@ EVENTS: dict[str, list[ev.Event]] = {
     ],
     "node.swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
     "node.noticed": [ev.NodeNoticed(3, "hello")],
+    "gpus.used": [mon.GpusUsed(3, b"use GPU-1")],
     "pmi.committed": [mpi_events.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
     "pmi.aborted": [mpi_events.PmiAborted(3, 4, 7, "why")],
     "pmi.asked": [mpi_events.PmiAsked(3, 5, "publish", b"s", b"tag#0$")],
@@ -177,7 +178,7 @@ FINE: dict[str, list[Any]] = {
     "topology": [None], "error_folder": [None, "word"], "port": [None, b"bytes"], "script": [None],
     "error": [None, b"bytes"], "hint": ["word"], "left": [[1]], "seconds": [1.5], "at": [1.5],
     "late": [True], "some": [True],
-    **{name: [b"bytes"] for name in ("keys", "service", "ras")},
+    **{name: [b"bytes"] for name in ("keys", "said", "service", "ras")},
     **{
         name: ["word"] for name in ("hostname", "python", "machine", "step", "what", "why", "text",
         "fence", "library", "tried", "served", "found")

@@ -30,10 +30,10 @@ RECENT = 7 * 86400
 class ListedJob(Document):
     """An element of ``dispatch jobs --json``.
 
-    state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
-    exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
-    ended: seconds since 1970. logs: the folder of its files. name: as --name gave it. verdict:
-    dispatch's lines at the end. commit: of git, of the folder where it was started,
+    state: waiting, connecting, starting, running, stopping, restarting, paused, ended, dead or
+    elsewhere. exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its
+    launcher. began, ended: seconds since 1970. logs: the folder of its files. name: as --name gave
+    it. verdict: dispatch's lines at the end. commit: of git, of the folder where it was started,
     when its ranks last started. dirty: whether files that git knows differed from it. Both are null
     if unknown. ``progress`` is the last match of --progress-line, and ``left`` the seconds until
     all is done. Both are null if unknown, and for jobs that do not run. ``command`` is the line as
@@ -73,11 +73,11 @@ class ListedJob(Document):
 class JobsOptions(Options):
     """List your jobs on this machine, running and recently ended, the newest last.
 
-    STATE is the job's state: connecting, starting, running, stopping (its ranks are ending),
-    restarting (they will start again soon), paused (its launcher, by Ctrl-Z), or ended. A job is
-    dead if its launcher was killed: it has no verdict. dispatch kill ends its leftover processes;
-    then it counts as ended, with exit code 125. PROGRESS is what --progress-line found last, and
-    the time left if that shows a total, as in step 120/1000.
+    STATE is the job's state: waiting (--if-busy wait), connecting, starting, running, stopping (its
+    ranks are ending), restarting (they will start again soon), paused (its launcher, by Ctrl-Z), or
+    ended. A job is dead if its launcher was killed: it has no verdict. dispatch kill ends its
+    leftover processes; then it counts as ended, with exit code 125. PROGRESS is what
+    --progress-line found last, and the time left if that shows a total, as in step 120/1000.
 
     With GLOB, list only jobs whose name (--name) fits it.
     """

@@ -171,6 +171,7 @@ class _Foreground:
         self._paths = paths
         self._run_id = run_id
         self._title = f"{name} ({run_id})" if name else run_id
+        self._hints = (f"  logs: {paths.folder}", f"  dispatch attach {run_id}")
         self._pid = 0
         self._unasked = ""  # a question that needed a terminal
         self._refused = False  # Ctrl-C was the answer
@@ -195,6 +196,9 @@ class _Foreground:
                     self._pid = message["pid"]
                 elif "ask" in message:
                     self._ask(str(message["ask"]))
+                elif "waiting" in message:
+                    _say([f"job {self._title}: waits for {message['waiting']}", *self._hints])
+                    return 0
                 elif "running" in message:
                     return self._runs(message["running"])
                 elif "ended" in message:
@@ -221,9 +225,7 @@ class _Foreground:
 
     def _runs(self, ranks: int) -> int:
         noun = "rank runs" if ranks == 1 else "ranks run"
-        _say([f"job {self._title}: {ranks} {noun} (launcher: pid {self._pid})",
-              f"  logs: {self._paths.folder}",
-              f"  dispatch attach {self._run_id}"])  # fmt: skip
+        _say([f"job {self._title}: {ranks} {noun} (launcher: pid {self._pid})", *self._hints])
         return 0
 
     def _ended(self, code: int, why: str) -> int:

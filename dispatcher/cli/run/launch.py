@@ -189,8 +189,8 @@ def _run(
 
     tree = fanout_tree(options, [node.host for node in plan.nodes], plan.run_id)
     reach = LoginTransports(
-        options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1,
-        passwords=passwords, run_id=plan.run_id,
+        options, ask, keep=folder is not None or options.if_busy != "warn", tree=tree, say=heard,
+        alone=len(plan.nodes) == 1, passwords=passwords, run_id=plan.run_id,
         folders=[plan.cwd, *(part.cwd for part in plan.every_part)],
     )  # fmt: skip
     session = RunSession(
@@ -205,6 +205,7 @@ def _run(
         check=options.check != "none",
         agent_python=options.agent_python,
         sample_every=output.sample,
+        looks=options.if_busy == "warn",
         advise=Advice(options),
         sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
             f"error: {type(sink).__name__}: {error}"
@@ -241,6 +242,13 @@ def _run(
     trace = TraceFile(options.trace, paths, _age(), screen.say)
     session.add(*trace.sinks, *monitoring.metrics(screen.say))
 
+    def waits(text: str) -> None:
+        heard(f"note: waiting for {text}")
+        if word is not None:
+            word.tell(waiting=text)
+
+    if options.if_busy == "wait":
+        session.state.phase = "waiting"
     # from here on the user's options are known to be right: the run is worth a record
     reach_flags = {
         "transport": options.transport,
@@ -274,6 +282,11 @@ def _run(
     with on_end or nullcontext(), record, trace, reach:
         record.answer()
         verdict = decision.verdict
+        if verdict is None and options.if_busy != "warn":
+            from dispatcher.cli.run.preflight import gate
+
+            verdict = gate(plan, reach, orders, waits if options.if_busy == "wait" else None)
+            record.goes_on()
         if folder is not None and verdict is None:
             verdict = sync.send(folder, plan, reach, heard, orders, footer=footer)
         # ignore a second Ctrl-C while the result is printed, so that no traceback appears

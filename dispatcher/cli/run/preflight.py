@@ -1,11 +1,14 @@
-"""The check before a run: ``--check full`` and ``--exclude-unhealthy``.
+"""The checks before a run: ``--check full``, ``--exclude-unhealthy``, ``--if-busy`` and others.
 
-It is ``dispatch check`` on the hosts of the run. A spare takes the place of a host that is not fit.
-Without a spare nothing is started, or with ``--exclude-unhealthy`` the run does without the host.
+The first two are ``dispatch check`` on the hosts of the run. A spare takes the place of a host that
+is not fit. Without a spare nothing is started, or with ``--exclude-unhealthy`` the run does without
+the host.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,12 +26,16 @@ from dispatcher.plan.job.job_plan import JobPlan
 if TYPE_CHECKING:
     from dispatcher.api.transports import Ask
     from dispatcher.checks.report import CheckReport
+    from dispatcher.cli.options.connect_options import LoginTransports
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.core.events.run_events import SignalReceived
     from dispatcher.jobs.failures import FailedHost
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
     from dispatcher.plan.job.request import Request
     from dispatcher.transport.ssh_auth.passwords import Passwords
 
+#: for --if-busy: seconds between two looks, at first and at most; for the answer of a host
+PAUSE, MOST_PAUSE, ANSWER = 2.0, 30.0, 15.0
 #: checks that fail for the program's sake
 _OF_PROGRAM = ("python", "script", "cwd", "torch", "nccl", "disk")
 
@@ -189,3 +196,97 @@ def _rejected(plan: JobPlan, fitness: Fitness, report: CheckReport) -> verdicts.
     return verdicts.Verdict(
         verdicts.Rejected(failures, errors.CLUSTER), errors.CLUSTER, plan.world_size
     )
+
+
+def gate(
+    plan: JobPlan,
+    reach: LoginTransports,
+    orders: list[SignalReceived],
+    tell: Callable[[str], None] | None,
+) -> verdicts.Verdict | None:
+    """Wait until the hosts of ``plan`` are free; the verdict if it cannot start, or was ended.
+
+    tell: gets the reason for the wait whenever it changes; None: do not wait. orders: gets more
+    when another shell ends the run.
+    """
+    import signal
+
+    from dispatcher.core.events.run_events import SignalReceived
+    from dispatcher.runner.loop import signals_to
+    from dispatcher.runner.surveys import Stopped
+
+    said, pause = "", PAUSE
+    ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
+
+    def ended(signum: int) -> None:
+        if signum in ends:  # others are for ranks, and there are none
+            orders.append(SignalReceived(signum))
+
+    with signals_to(ended, (*ends, signal.SIGUSR1, signal.SIGUSR2)):
+        while True:
+            try:
+                whys, text = _in_use(plan, reach)
+            except Stopped as stopped:
+                orders.append(SignalReceived(stopped.exit_code - errors.SIGNAL_BASE))
+            if orders:
+                cause = verdicts.Interrupted(orders[0].signum, orders[0].by)
+                return verdicts.Verdict(cause, cause.exit_code, plan.world_size)
+            if not whys:
+                return None
+            if tell is None:
+                hint = "--if-busy wait, or --if-busy warn to start nevertheless"
+                failures = {at: Failure(Kind.IN_USE, why, hint) for at, why in whys.items()}
+                rejected = verdicts.Rejected(failures)
+                return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
+            if text != said:
+                said, pause = text, PAUSE
+                tell(text)
+            until = time.monotonic() + pause
+            while not orders and time.monotonic() < until:
+                time.sleep(0.1)
+            pause = min(MOST_PAUSE, 1.5 * pause)
+
+
+def _in_use(plan: JobPlan, reach: LoginTransports) -> tuple[Mapping[int, str], str]:
+    """Node -> its other users as text, and all of them in one line. Raises: Stopped."""
+    from dispatcher.api import transports
+    from dispatcher.checks.check import Seen, Unread
+    from dispatcher.checks.hardware.gpu_users import SCRIPT, users, users_text
+    from dispatcher.jobs import registry
+    from dispatcher.jobs.neighbours import jobs_text, neighbours
+    from dispatcher.plan.job.devices import chosen
+    from dispatcher.runner.surveys import survey
+
+    names = [node.host.name for node in plan.nodes]
+    near = neighbours(registry.jobs(running=True), plan.run_id)
+    if near:
+        whys = {at: jobs_text({name: near[name]}) for at, name in enumerate(names) if name in near}
+        return {at: _unnamed(names[at], why) for at, why in whys.items()}, jobs_text(near)
+    readings = [
+        ["users", "run", [b"/bin/sh", b"-c", SCRIPT.encode()], ANSWER - 1, 64 << 10],
+        ["machine", "call", ["identity"], ANSWER - 1, 4096],
+    ]
+    answers = survey(
+        [node.host for node in plan.nodes], readings,
+        lambda host: transports.TransportPool.outside_for(reach, host),  # not by a tree
+        seconds=ANSWER, connect=plan.limits.connect_timeout,
+    )  # fmt: skip
+    found, left, texts = {}, registry.left(), {}
+    for node, answer in zip(plan.nodes, answers, strict=True):
+        seen = Seen(node.host.name, answer.readings)
+        try:
+            said, machine = seen.reading("users").output, str(seen.value("machine"))
+        except Unread:
+            continue  # the start says why
+        if here := users(said, chosen(node, plan.devices, plan.exports)):
+            found[node.host.name] = here
+            texts[node.index] = users_text({node.host.name: here})
+        elif machine in left:
+            texts[node.index] = f"{node.host.name}: ranks of a job that lost it may still run"
+    rest = [text for at, text in texts.items() if names[at] not in found]
+    whys = {at: _unnamed(names[at], text) for at, text in texts.items()}
+    return whys, sanitize_text("; ".join(filter(None, (users_text(found), *rest))))
+
+
+def _unnamed(name: str, text: str) -> str:
+    return sanitize_text(text).replace(f"{name}: ", "")

@@ -255,6 +255,13 @@ class PreflightOptions(Options, section="Checks before the start"):
     check_timeout: float | None = preset(
         metavar="SECONDS", help="End that check after SECONDS.", usual="20; 60 if full"
     )
+    if_busy: Literal["warn", "fail", "wait"] = preset(
+        default="warn",
+        help="Choose what happens if other processes use the chosen GPUs, or, on hosts without "
+        "GPUs, another of your jobs runs there. warn: a note after the start; fail: nothing is "
+        "started; wait: the job waits until the hosts are free, after jobs that began to wait "
+        "before it.",
+    )
     avoid_failures: int | None = preset(
         metavar="N",
         help="Leave out hosts that failed in N or more of their last 5 runs, as far as spares, or "

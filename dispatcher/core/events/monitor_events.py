@@ -131,6 +131,14 @@ class GpuTroubled(Remark):
 
 
 @value
+class GpusUsed(Remark):
+    """Processes used GPUs of the host when its ranks started; said: see ``gpu_users.SCRIPT``."""
+
+    node: int
+    said: bounds.Dump
+
+
+@value
 class StacksWanted(Event):
     """A user asks where in its program every rank is; ``StacksGathered`` has the answers."""
 

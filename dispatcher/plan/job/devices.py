@@ -89,6 +89,15 @@ def visible_devices(policy: str, node: NodePlan, local_rank: int) -> str | None:
     return ",".join(names) if names else None
 
 
+def chosen(node: NodePlan, policy: str, exports: Exports) -> tuple[str, ...] | None:
+    """The GPUs that are for the ranks of ``node``, as far as this is known; None: any."""
+    text = typed_value(exports, node)
+    if text is not None:
+        return visible(text, 1 << 10)
+    names = node.slots if node.gpus is None else node.gpus[: len(node.slots) or None]
+    return None if policy == "none" else names or node.host.granted
+
+
 def check_one_each(nodes: Sequence[NodePlan]) -> None:
     """Check that ``--devices rank`` can give each rank its own GPU. Raises: PlanError."""
     for node in nodes:

@@ -120,6 +120,13 @@ def count_gpus() -> int:
     return host_facts.count_gpus()
 
 
+def identity() -> str:
+    """A text that two processes share only on the same machine (or container)."""
+    from dispatcher.remote.host import host_facts
+
+    return host_facts.identity()
+
+
 def gpu_users() -> list[list[Any]]:
     """[pid, user id, name] of processes that have an NVIDIA GPU open, as far as we may see."""
     found: list[list[Any]] = []
@@ -360,4 +367,5 @@ CALLS: dict[str, Callable[..., Any]] = {
     "resolve": resolve,
     "count_gpus": count_gpus,
     "gpu_users": gpu_users,
+    "identity": identity,
 }

@@ -17,7 +17,7 @@ from _signal import SIGKILL, SIGSTOP  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.host.child import start_child
+from dispatcher.remote.host.child import start_child, work_within
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -59,8 +59,8 @@ class Sampler:
     ) -> None:
         """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
 
-        With ``stacks`` in the order, report first where they are, and with ``versions`` those of
-        software; with 0 seconds, only that.
+        With ``stacks`` in the order, report first where they are, with ``versions`` those of
+        software, and with ``look`` the GPUs' users; with 0 seconds, only that.
         folder: where ranks put their stacks. mark: see ``Loop``.
         Raises: OSError.
         """
@@ -70,6 +70,8 @@ class Sampler:
 
         def work(into: int) -> None:
             os.setpgid(0, 0)
+            if "look" in order:
+                write(into, look(order["look"]))
             if stacks is not None:
                 from dispatcher.remote.probe.stack_dump import gather
 
@@ -128,6 +130,15 @@ def write(out: int, data: bytes) -> None:
     """Write all of ``data``. Raises: OSError when the reader is gone."""
     while data:
         data = data[os.write(out, data) :]
+
+
+def look(script: str) -> bytes:
+    """The report of what ``script`` says within ``LATE`` seconds; b"" for nothing."""
+    from dispatcher.remote.probe.usage import output
+
+    argv = ["/bin/sh", "-c", script, "sh", str(os.getppid())]
+    said = work_within(LATE, lambda tell: output(argv)).partition(b"\0")[2]
+    return control("gpus.used", said=said) if said else b""
 
 
 def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:

@@ -195,10 +195,14 @@ class Sampling:
         self._every = every
         self._started: dict[int, HostThread] = {}
 
-    def started(self, host: HostThread) -> None:
-        """The ranks of ``host`` have been ordered to start."""
+    def started(self, host: HostThread, *, looks: bool = False) -> None:
+        """The ranks of ``host`` have been ordered to start; looks: report ``GpusUsed``, too."""
         self._started[host.node] = host
-        if self._every is not None:
+        if looks:
+            from dispatcher.checks.hardware.gpu_users import SCRIPT
+
+            self._order(host, look=SCRIPT)
+        elif self._every is not None:
             self._order(host)
 
     def ask(self, seconds: float) -> None:

@@ -35,7 +35,7 @@ MOST_VALUES = 1 << 16
 REPORTS: tuple[type[ev.Event], ...] = (
     ev.NodeReady, ev.NodeProbed, ev.NodeHeard, ev.NodePaused, ev.NodeDying, ev.NodeSwept,
     ev.NodeNoticed, ev.RankFailedToStart, ev.RankExited, ev.RankLeaked, ev.InputClosed,
-    mon.NodeSampled, mon.NodeStacks, mon.NodeVersions, mpi_events.PmiCommitted,
+    mon.GpusUsed, mon.NodeSampled, mon.NodeStacks, mon.NodeVersions, mpi_events.PmiCommitted,
     mpi_events.PmiAborted, mpi_events.PmiAsked, mpi_events.PmiSpawnAsked, mpi_events.PmiWaiting,
     mpi_events.PmixWanted, mpi_events.PmixFailed, mpi_events.MpiFound, mpi_events.MpiInside,
 )  # fmt: skip
@@ -271,7 +271,7 @@ _ONCE = (ev.RankExited, ev.RankLeaked, ev.InputClosed)
 #: others of which a host has few in an attempt, and how many
 _FEW: dict[type[ev.Event], int] = {
     ev.NodeProbed: 2, ev.NodeDying: 2, ev.NodeSwept: 16, mpi_events.PmixWanted: 2,
-    mpi_events.PmixFailed: 2, mpi_events.MpiFound: 256, mon.NodeVersions: 4,
+    mpi_events.PmixFailed: 2, mpi_events.MpiFound: 256, mon.NodeVersions: 4, mon.GpusUsed: 2,
 }  # fmt: skip
 
 

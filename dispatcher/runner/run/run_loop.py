@@ -63,7 +63,8 @@ class Runner(EventLoop):
     check_orphans: carries out a ``CheckOrphans``. resend: sends the working folder again, and
     reports. Both return at once. agent_python: the interpreter to try first for the agent.
     sample_every: seconds between two samples of the ranks. ``reached`` gets rank, text and (done,
-    total) of a find of ``--progress-line``, from the threads of hosts.
+    total) of a find of ``--progress-line``, from the threads of hosts. looks: hosts report
+    ``GpusUsed``.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Runner(EventLoop):
         resend: Callable[[], None] | None = None,
         agent_python: str | None = None,
         sample_every: float | None = None,
+        looks: bool = False,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
         reached: Callable[[int, str, tuple[float, float] | None], None] = lambda *found: None,
     ) -> None:
@@ -107,7 +109,7 @@ class Runner(EventLoop):
             often = every(plan.limits.hang_timeout)
             sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
-        self._sampling = Sampling(sample_every)
+        self._sampling, self._looks = Sampling(sample_every), looks
         self._beats = Heartbeats()
         lost = plan.limits.kernel_silence
         self._silences = Silences(min(SILENT, lost / 3), lost)
@@ -385,7 +387,9 @@ class Runner(EventLoop):
         if (told := ranks_bound(plan, action.node, facts)) is not None:
             self._record(told)
         host.send(order)
-        self._sampling.started(host)
+        first = self._looks and not action.restart
+        looks = first and bool(facts.gpus or plan.nodes[action.node].named)
+        self._sampling.started(host, looks=looks)
         self._master_addr = action.master_addr
 
     def _spawn(self, action: act.SpawnRanks) -> None:

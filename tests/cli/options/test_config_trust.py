@@ -52,7 +52,7 @@ IN_FOLDER = frozenset(
     "server-alive-interval signal signal-to slow stall-after stop-signal time-limit window detach "
     # the checks
     "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume whole-file "
-    "avoid-failures backend failures pairs progress-file progress-line step-line xid-table "
+    "avoid-failures backend failures if-busy pairs progress-file progress-line step-line xid-table "
     # the output, and files in a new folder of their own
     "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
