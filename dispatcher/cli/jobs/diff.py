@@ -107,6 +107,8 @@ def compared(a: dict[tuple[str, str], str], b: dict[tuple[str, str], str]) -> li
             apart, most = abs(float(one) - float(other)), max(float(one), float(other))
             if apart <= SHARE * most or (what == "seconds" and apart <= SECONDS):
                 continue
+        if what == "version" and not all(any(w == what for w, _ in job) for job in (a, b)):
+            continue  # unknown for one of them
         if one and other and what == "verdict" and _steady(one) == _steady(other):
             continue
         found.append(Difference(what, name, one, other))

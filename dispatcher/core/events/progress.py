@@ -87,8 +87,10 @@ class Pace:
     @property
     def rate(self) -> float | None:
         """Done a second, as of the last reading; None if it is not known."""
-        left = self.left(self._seen[-1][0]) if self._seen else None
-        return (self._total - self._seen[-1][1]) / left if left else None
+        if len(self._seen) < 2 or self._seen[-1][1] <= self._seen[0][1]:
+            return None
+        (first, begun), (last, done) = self._seen[0], self._seen[-1]
+        return (done - begun) / max(last - first, 1e-3)
 
     def left(self, now: float) -> float | None:
         """Seconds until all is done; None while the rate is not known."""

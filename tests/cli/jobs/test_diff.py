@@ -81,6 +81,15 @@ def test_the_same_but_for_noise(what: str, a: str | None, b: str, differs: bool)
     assert found == ([Difference(what, "", a, b)] if differs else [])
 
 
+def test_versions_that_are_not_known_of_a_job_are_no_difference() -> None:
+    known = {("version", "torch"): "2.9", ("version", "nccl"): "2.28"}
+    assert compared(known, {}) == compared({}, known) == []
+    assert compared(known, {("version", "torch"): "2.8"}) == [
+        Difference("version", "torch", "2.9", "2.8"),
+        Difference("version", "nccl", "2.28", None),
+    ]
+
+
 def test_code_end_and_speed_for_people(
     on_record: OnRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:

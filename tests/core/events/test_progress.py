@@ -78,6 +78,17 @@ def test_readings_close_together_take_no_room() -> None:
     assert pace.left(49.99) == pytest.approx(50.01)
 
 
+def test_a_rate_is_known_of_a_job_that_has_done_all() -> None:
+    pace = Pace(0)
+    assert pace.rate is None
+    pace.take(0, 10, 100)
+    assert pace.rate is None
+    pace.take(10, 60, 100)
+    assert pace.rate == 5
+    pace.take(18, 100, 100)
+    assert pace.rate == 5
+
+
 @cases("again", [(1, 100), (60, 200)])
 def test_less_done_or_another_total_begins_a_new_count(again: tuple[float, float]) -> None:
     pace = Pace(0)
