@@ -33,9 +33,9 @@ from dispatcher.core.events.run_events import (
     Sink,
 )
 from dispatcher.jobs import registry
+from dispatcher.jobs.host_history import LostBefore, jobs_text, neighbours
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import restart_of
-from dispatcher.jobs.neighbours import LostBefore, jobs_text, neighbours
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
 from dispatcher.model.frozen import fields_of
@@ -237,11 +237,11 @@ class JobRecord(Sink):
         self._has_looked_back = True
         if not registry.any_blamed():
             return (), ""
-        from dispatcher.jobs.failures import SEVERAL, failing, text_of
+        from dispatcher.jobs.host_history import SEVERAL, failing, failures_text
 
         hosts = self._state.hosts
         found = failing(registry.jobs(), set(hosts), SEVERAL)
-        return tuple(hosts.index(one.host) for one in found), text_of(found)
+        return tuple(hosts.index(one.host) for one in found), failures_text(found)
 
     def _blamed(self) -> dict[str, str]:
         """Host -> the code of the cause, of the hosts that the run failed because of."""
@@ -249,7 +249,7 @@ class JobRecord(Sink):
         if closed is None or (closed.verdict.ok and not closed.verdict.attempts):
             return {}
         from dispatcher.checks.xid import CRITICAL, TABLE
-        from dispatcher.jobs.failures import blamed
+        from dispatcher.jobs.host_history import blamed
 
         xids = {} if closed.verdict.ok else self._xids
         hard = {host: f"Xid-{xid}" for host, xid in xids.items() if TABLE.get(xid) == CRITICAL}

@@ -194,7 +194,7 @@ class Job(Value):
 
     @property
     def blamed(self) -> dict[str, str]:
-        """Host -> code of the cause, of hosts to blame for how it ended; see ``failures``."""
+        """Host -> code of the cause, of hosts to blame for how it ended; see ``host_history``."""
         found = {} if self.end is None else self.end.get("blamed")
         items = found.items() if isinstance(found, dict) else ()
         return {name: code for name, code in items if isinstance(code, str) and _CODE(code)}

@@ -9,7 +9,7 @@ from typing import Any
 
 from cases import cases
 
-from dispatcher.jobs.neighbours import jobs_text, neighbours
+from dispatcher.jobs.host_history import jobs_text, neighbours
 from dispatcher.jobs.registry import Job, Process
 
 

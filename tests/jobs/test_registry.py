@@ -22,9 +22,9 @@ from rig import wait_for
 
 from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeReady
 from dispatcher.jobs import job_socket, registry
+from dispatcher.jobs.host_history import LostBefore
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import JobConnection, frame, listen
-from dispatcher.jobs.neighbours import LostBefore
 from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
 
 from .test_job_server import Run

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import LoginTransports
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.core.events.run_events import SignalReceived
-    from dispatcher.jobs.failures import FailedHost
+    from dispatcher.jobs.host_history import FailedHost
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
     from dispatcher.plan.job.request import Request
     from dispatcher.transport.ssh_auth.passwords import Passwords
@@ -60,7 +60,7 @@ class Decision(Value):
     @property
     def unfit(self) -> dict[str, str]:
         """Host -> the code of why it is not fit, without faults of the program."""
-        from dispatcher.jobs.failures import BROKEN
+        from dispatcher.jobs.host_history import BROKEN
 
         found = {}
         for name, host in ({} if self.report is None else self.report.hosts).items():
@@ -92,7 +92,7 @@ def without_failing(plan: JobPlan, asked: Request, least: int) -> JobPlan:
     A host that no other can replace stays. A note names each of them.
     """
     from dispatcher.jobs import registry
-    from dispatcher.jobs.failures import failing, text_of
+    from dispatcher.jobs.host_history import failing, failures_text
 
     spares = {spare.host.name for spare in plan.spares}
     names = spares.union(node.host.name for node in plan.nodes)
@@ -105,7 +105,7 @@ def without_failing(plan: JobPlan, asked: Request, least: int) -> JobPlan:
         plan = other or plan
     for what, hosts in (("left out", out), ("no other host can take the place of", needed)):
         if hosts:
-            say(f"note: --avoid-failures {least}: {what}: {text_of(hosts)}")
+            say(f"note: --avoid-failures {least}: {what}: {failures_text(hosts)}")
     return plan
 
 
@@ -253,7 +253,7 @@ def _in_use(plan: JobPlan, reach: LoginTransports) -> tuple[Mapping[int, str], s
     from dispatcher.checks.check import Seen, Unread
     from dispatcher.checks.hardware.gpu_users import SCRIPT, users, users_text
     from dispatcher.jobs import registry
-    from dispatcher.jobs.neighbours import jobs_text, neighbours
+    from dispatcher.jobs.host_history import jobs_text, neighbours
     from dispatcher.plan.job.devices import chosen
     from dispatcher.runner.surveys import survey
 

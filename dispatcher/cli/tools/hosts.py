@@ -105,7 +105,7 @@ def _failures(named: Sequence[Host] | None, *, as_json: bool) -> int:
     """List the hosts (of ``named``, if given) that failed in their last runs; the exit code."""
     from dispatcher.cli import aligned, print_lines
     from dispatcher.jobs import registry
-    from dispatcher.jobs.failures import failing
+    from dispatcher.jobs.host_history import failing
 
     found = failing(registry.jobs(), None if named is None else {host.name for host in named})
     if as_json:

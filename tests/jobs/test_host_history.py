@@ -11,7 +11,7 @@ from cases import cases
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import PlacedNode, RankError, RunClosed
 from dispatcher.jobs import registry
-from dispatcher.jobs.failures import FailedHost, blamed, failing, text_of
+from dispatcher.jobs.host_history import FailedHost, blamed, failing, failures_text
 from dispatcher.jobs.registry import Job, Process
 from dispatcher.model.failure import Failure, Kind
 
@@ -120,14 +120,14 @@ def test_which_have_failed(jobs: list[Job], found: list[Any]) -> None:
 def test_failures_are_told_in_one_line() -> None:
     causes = {"uncorrectable-ECC-error": 2, "unreachable": 1}
     hosts = [FailedHost(f"n{n}", 3, 5, causes, "r1") for n in (4, 5)]
-    assert text_of(hosts) == (
+    assert failures_text(hosts) == (
         "n[4-5] failed in 3 of the last 5 runs: uncorrectable ECC error (2), unreachable (1)"
     )
     many = [FailedHost(f"n{n}", 3, 5, {f"a{n}": 3}, "r1") for n in range(9)]
-    assert text_of(many).count("failed in") == 4
-    assert text_of(many).endswith("; and others: dispatch hosts --failures")
+    assert failures_text(many).count("failed in") == 4
+    assert failures_text(many).endswith("; and others: dispatch hosts --failures")
     assert failing([], least=2) == []
-    assert text_of([]) == ""
+    assert failures_text([]) == ""
 
 
 def test_a_record_keeps_the_hosts_to_blame(tmp_path: Path, monkeypatch: Any) -> None:
