@@ -316,8 +316,8 @@ class CodeChange(Value):
         """``train.py changed between attempt 1 and attempt 2 on all hosts``."""
         more = f" and {len(self.names) - 4} more" if self.names[4:] else ""
         when = f"between attempt {self.restart} and attempt {self.restart + 1}"
-        where = fold(self.hosts) or "all hosts"
-        return f"{', '.join(self.names[:4])}{more} changed {when} on {where}"
+        names, where = ", ".join(self.names[:4]), fold(self.hosts) or "all hosts"
+        return f"{names}{more} changed {when} on {where}"
 
 
 @value

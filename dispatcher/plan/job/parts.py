@@ -321,9 +321,6 @@ def by_part(parts: Sequence[PartPlan], hosts: Sequence[str]) -> list[int]:
     return found
 
 
-# -- what hosts are compared in --------------------------------------------------------------
-
-
 def named_files(word: str, here: str, sent: Collection[str]) -> Iterator[NamedFile]:
     """The files that ``word`` names, alone or after ``=``; of a folder those that were sent too."""
     for name in (word, word.partition("=")[2]):
@@ -346,8 +343,7 @@ def named_files(word: str, here: str, sent: Collection[str]) -> Iterator[NamedFi
 def imported(script: str) -> tuple[str, ...]:
     """Modules that the top level of ``script`` needs, without the standard library's.
 
-    An import that may fail (``try`` with ``except ImportError``), that is for type checkers or
-    that another condition guards is not one of them. () for a script that cannot be read.
+    Without imports in ``if``, and in ``try`` with ``except ImportError``. () for an unreadable one.
     """
     try:
         with open(script, "rb") as file, warnings.catch_warnings():

@@ -99,18 +99,17 @@ def places(check: dict[str, bytes], cwd: bytes, path: bytes | None = None) -> di
     """The facts of folders that a run uses."""
     tmp = os.environb.get(b"TMPDIR") or b"/tmp"
     about(tmp)
-    named: list[Any] = []
-    modules: list[bool] = []
+    more: tuple[list[list[Any]], list[bool]] = ([], [])
     if "named" in check or "modules" in check:
         from dispatcher.remote.probe.compared import compared
 
-        named, modules = compared(check, cwd, path, about)
+        more = compared(check, cwd, path, about)
     return {
         "room": [free_space(tmp), free_space(b"/dev/shm")],
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
-        "named": named,
-        "modules": modules,
+        "named": more[0],
+        "modules": more[1],
     }
 
 

@@ -1,4 +1,4 @@
-"""Readings of a host: for checks before a run, samples, stacks and versions while ranks run.
+"""Readings of a host: for checks, named files and modules before a run; samples, stacks, versions.
 
 Never here: a judgement (``checks``).
 """

@@ -30,17 +30,22 @@ def compared(
 
     about: called with a path before it is read, because that read may never return.
     """
-    until, rows, there = monotonic() + SECONDS, [], []
+    until, rows = monotonic() + SECONDS, []
     for name in check["named"].split(b"\0") if "named" in check else ():
         about(os.path.join(cwd, name))
         rows.append(look(os.path.join(cwd, name), until))
     about(cwd)
+    python = [os.path.join(cwd, one) for one in program_paths(check.get("program", b""), path)]
+    paths = check.get("pythonpath", os.environb.get(b"PYTHONPATH", b""))
+    own = [check.get("code", b""), *filter(None, expand(paths).split(b":"))]
     try:
         if "modules" in check:
-            there = present(check["modules"].split(), _folders(check, cwd, path))
+            folders = next((searched(one) for one in python if os.access(one, os.X_OK)), [])
+            folders += [os.path.join(cwd, one) for one in own if folders]
+            return rows, present(check["modules"].split(), folders)
     except OSError:
         pass  # not known
-    return rows, there
+    return rows, []
 
 
 def look(path: bytes, until: float) -> list[Any]:
@@ -88,15 +93,6 @@ def _folder(folder: bytes, total: int, until: float, left: list[int]) -> int:
                 total = crc32(b"%d" % item.stat().st_size, total)
                 total = crc32(_read(item.path, until), total)
     return total
-
-
-def _folders(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[bytes]:
-    """Folders in which the ranks' Python finds modules; [] if that is not known."""
-    python = [os.path.join(cwd, one) for one in program_paths(check["program"], path)]
-    folders = next((searched(one) for one in python if os.access(one, os.X_OK)), [])
-    paths = check.get("pythonpath", os.environb.get(b"PYTHONPATH", b""))
-    own = [check.get("code", b""), *filter(None, expand(paths).split(b":"))]
-    return folders and folders + [os.path.join(cwd, one) for one in own]
 
 
 def searched(python: bytes) -> list[bytes]:
