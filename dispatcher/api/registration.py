@@ -98,8 +98,8 @@ class JobRecord(Sink):
         self._stacks: Sink | None = None  # made when a client first asks
         self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
         self._with_gpus: set[str] = set()
-        self._users: dict[str, list[GpuUser]] = {}  # host -> users of its GPUs, not yet told
-        self._due = 0.0  # when to tell
+        self._users: dict[str, list[GpuUser]] = {}  # host -> users of its GPUs, for the next note
+        self._due = 0.0  # when that note is due
         self._has_looked_back = False
         self._versions: dict[str, dict[str, list[str]]] = {}  # software -> version -> hosts
         self._awaited: set[int] = set()  # hosts that have yet to report theirs

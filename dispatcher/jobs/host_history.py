@@ -1,7 +1,7 @@
 """Finds in the records of jobs which hosts of a run failed, are in use, or were lost.
 
-A host is to blame if it could not be reached or used, was lost, or if a rank reports a fault of its
-hardware. A program's own error, a limit of memory, a login and an interrupt blame no host.
+A run blames a host that could not be reached or used, that was lost, or whose hardware a rank finds
+faulty. A program's own error, a limit of memory, a login and an interrupt blame no host.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _at_fault(
 ) -> dict[str, str]:
     match cause:
         case None | verdicts.Interrupted() | verdicts.TimeUp() | verdicts.RestartAsked():
-            return {}  # what is lost then may be lost by that
+            return {}  # which may be why hosts were lost
         case verdicts.NodeFailed(node, failure):
             lost = {**lost, node: failure}
         case verdicts.Rejected(failures):
@@ -107,7 +107,7 @@ def failing(
 ) -> list[FailedHost]:
     """The hosts (among ``hosts``) with ``least`` failures or more, the worst first.
 
-    jobs: the records, the newest last; a host's last ``LAST`` ended ones count.
+    jobs: the records, the newest last; the last ``LAST`` of a host that have ended count.
     """
     runs: dict[str, list[tuple[str, str]]] = {}
     for job in jobs:

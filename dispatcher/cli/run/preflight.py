@@ -110,7 +110,7 @@ def without_failing(plan: JobPlan, asked: Request, least: int) -> JobPlan:
 
 
 def _without(plan: JobPlan, asked: Request, gone: set[str]) -> JobPlan | None:
-    """A plan of the size of ``plan`` without the hosts ``gone``; None if there is none."""
+    """A plan of the size of ``plan`` without the hosts ``gone``; None if that cannot be."""
     from dispatcher.plan.job.job_plan import plan_job
     from dispatcher.plan.job.reassignment import without_hosts
 
@@ -202,11 +202,11 @@ def gate(
     plan: JobPlan,
     reach: LoginTransports,
     orders: list[SignalReceived],
-    tell: Callable[[str], None] | None,
+    waits: Callable[[str], None] | None,
 ) -> verdicts.Verdict | None:
     """Wait until the hosts of ``plan`` are free; the verdict if it cannot start, or was ended.
 
-    tell: gets the reason for the wait whenever it changes; None: do not wait. orders: gets more
+    waits: gets the reason for the wait whenever it changes; None: do not wait. orders: gets more
     when another shell ends the run.
     """
     import signal
@@ -219,7 +219,7 @@ def gate(
     ends = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 
     def ended(signum: int) -> None:
-        if signum in ends:  # others are for ranks, and there are none
+        if signum in ends:  # others are for ranks
             orders.append(SignalReceived(signum))
 
     with signals_to(ended, (*ends, signal.SIGUSR1, signal.SIGUSR2)):
@@ -233,14 +233,14 @@ def gate(
                 return verdicts.Verdict(cause, cause.exit_code, plan.world_size)
             if not whys:
                 return None
-            if tell is None:
+            if waits is None:
                 hint = "--if-busy wait, or --if-busy warn to start nevertheless"
                 failures = {at: Failure(Kind.IN_USE, why, hint) for at, why in whys.items()}
                 rejected = verdicts.Rejected(failures)
                 return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
             if text != said:
                 said, pause = text, PAUSE
-                tell(text)
+                waits(text)
             until = time.monotonic() + pause
             while not orders and time.monotonic() < until:
                 time.sleep(0.1)
