@@ -14,7 +14,7 @@ from dispatcher.model.host import visible
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import fold_numbers
 
-#: a line for each GPU, and each process that computes. $1: a process; those that began later do not count
+#: a line for each GPU, and each process that computes. $1: a process; later ones do not count
 SCRIPT = r"""
 exec 2>/dev/null
 export PATH="$PATH:/usr/bin:/bin" LC_ALL=C
