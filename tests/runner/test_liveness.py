@@ -192,6 +192,9 @@ def test_hosts_with_ranks_are_asked_for_versions_and_go_on_sampling() -> None:
     assert b"dispatch-version" in order["versions"]
     parts = ("probe.sampler", "probe.usage", "probe.versions")
     assert order["parts"] == payload.parts(parts)
+    sampling.gather(host, GatherStacks(0, 1, 5.0))  # type: ignore[arg-type]
+    sampling.ask_versions()  # which would end that
+    assert "stacks" in host.orders[-1]
 
 
 @cases("every", [None, 3.0])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from typing import Any, Tuple
 
     from dispatcher.remote.host.poll import Poll
+    from dispatcher.remote.probe.versions import Answer
 
     Action = Tuple[Any, ...]
 
@@ -76,12 +77,15 @@ class Sampler:
                 from dispatcher.remote.probe.stack_dump import gather
 
                 write(into, gather(stacks, ranks, folder))
+            answer = None
             if "versions" in order:
-                from dispatcher.remote.probe import versions
+                from dispatcher.remote.probe.versions import Answer
 
-                write(into, versions.gather(order["versions"], ranks))
+                answer = Answer(order["versions"], ranks)
             if seconds:
-                sample(into, seconds, ranks, mark)
+                sample(into, seconds, ranks, mark, answer)
+            elif answer is not None:
+                write(into, answer.frame(wait=True) or b"")
 
         self.pid, self.fd = start_child(work, "sampler")
         os.set_blocking(self.fd, False)
@@ -141,8 +145,14 @@ def look(script: str) -> bytes:
     return control("gpus.used", said=said) if said else b""
 
 
-def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
-    """Write a sample to ``out`` every ``seconds``, until the reader is gone."""
+def sample(
+    out: int,
+    seconds: float,
+    ranks: dict[int, int],
+    mark: Callable[[], int | None],
+    answer: Answer | None = None,
+) -> None:
+    """Write a sample to ``out`` every ``seconds``, until the reader is gone; and ``answer``."""
     from dispatcher.remote.probe import usage
 
     of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
@@ -159,6 +169,12 @@ def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], i
             control("node.sampled", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()),
         )
         due = max(due + seconds, now)
+        while answer is not None and monotonic() < due:
+            gpus.wait(min(due, monotonic() + 0.2))
+            frame = answer.frame(wait=False)
+            if frame is not None:
+                write(out, frame)
+                answer = None
         gpus.wait(due)
 
 

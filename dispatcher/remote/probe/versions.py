@@ -15,27 +15,47 @@ from dispatcher.remote.protocol.frames import control
 SECONDS, MOST = 10.0, 4 << 10
 
 
-def gather(code: bytes, ranks: dict[int, int]) -> bytes:
-    """The frame ``node.versions``: the output of ``code`` in the Python of the first rank.
+class Answer:
+    """The output of ``code`` in the Python of the first rank, in a process of its own.
 
     It is empty where no rank runs Python, or only in a container. ``ranks`` maps ranks to pids.
     """
-    for _, leader in sorted(ranks.items()):
-        for pid in (leader, *sorted(proctree.descendants(leader))):
-            try:
-                if proctree.is_python(pid) and _mounts(pid) == _mounts(os.getpid()):
-                    return control("node.versions", found=_output(pid, code))
-            except OSError:
-                continue  # it has just ended
-    return control("node.versions", found="")
+
+    def __init__(self, code: bytes, ranks: dict[int, int]) -> None:
+        self.data = b""
+        self.pid, self.fd, self.end = 0, -1, monotonic() + SECONDS
+        for _, leader in sorted(ranks.items()):
+            for pid in (leader, *sorted(proctree.descendants(leader))):
+                try:
+                    if proctree.is_python(pid) and _mounts(pid) == _mounts(os.getpid()):
+                        self.pid, self.fd = _begin(pid, code)
+                        return
+                except OSError:
+                    continue  # it has just ended
+
+    def frame(self, wait: bool) -> bytes | None:
+        """The frame ``node.versions``; None while the process goes on, without ``wait``."""
+        while self.fd >= 0:
+            left = max(0.0, self.end - monotonic())
+            late = not select.select([self.fd], [], [], left if wait else 0.0)[0]
+            if late and left and not wait:
+                return None
+            more = b"" if late else os.read(self.fd, MOST)
+            self.data += more
+            if not more or len(self.data) >= MOST:
+                proctree.send_signal(self.pid, SIGKILL)
+                os.close(self.fd)
+                os.waitpid(self.pid, 0)
+                self.fd = -1
+        return control("node.versions", found=self.data[:MOST].decode("ascii", "replace"))
 
 
 def _mounts(pid: int) -> str:
     return os.readlink("/proc/%d/ns/mnt" % pid)
 
 
-def _output(pid: int, code: bytes) -> str:
-    """The output of ``code`` in a new process like ``pid``. Raises: OSError."""
+def _begin(pid: int, code: bytes) -> tuple[int, int]:
+    """Run ``code`` in a new process like ``pid``; its pid, and its output. Raises: OSError."""
     texts = []
     for name in ("cmdline", "environ"):
         with open("/proc/%d/%s" % (pid, name), "rb") as file:
@@ -53,14 +73,4 @@ def _output(pid: int, code: bytes) -> str:
     env = dict(pairs)
     for one in (b"DISPATCH_STACKS", b"LD_PRELOAD"):  # it shows no stacks, and is in no profile
         env.pop(one, None)
-    child, fd = start_child(work, "versions")
-    data, end = b"", monotonic() + SECONDS
-    while len(data) < MOST and select.select([fd], [], [], max(0.0, end - monotonic()))[0]:
-        more = os.read(fd, MOST)
-        if not more:
-            break
-        data += more
-    proctree.send_signal(child, SIGKILL)
-    os.close(fd)
-    os.waitpid(child, 0)
-    return data[:MOST].decode("ascii", "replace")
+    return start_child(work, "versions")

@@ -181,6 +181,7 @@ class ProgressLine:
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage")
 #: and modules that find out where ranks are
+GATHERING = 30.0  # seconds that this may take
 STACKS = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
 
 
@@ -194,6 +195,7 @@ class Sampling:
     def __init__(self, every: float | None) -> None:
         self._every = every
         self._started: dict[int, HostThread] = {}
+        self._gathered: dict[int, float] = {}  # host -> when it was last asked for stacks
 
     def started(self, host: HostThread, *, looks: bool = False) -> None:
         """The ranks of ``host`` have been ordered to start; looks: report ``GpusUsed``, too."""
@@ -215,6 +217,7 @@ class Sampling:
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
         """Have ``host`` report where its ranks are; see ``NodeStacks``."""
         host.intake.turns.asked_for_stacks(ras=asked.ras)
+        self._gathered[host.node] = time.monotonic()
         self._order(host, *STACKS, stacks=asked.fields())
 
     def ask_versions(self) -> None:
@@ -222,7 +225,9 @@ class Sampling:
         from dispatcher.checks.health import PROBE
 
         for host in self._started.values():
-            self._order(host, "probe.versions", versions=PROBE.encode())
+            # an order ends the work on the one before it, and stacks are worth more
+            if time.monotonic() - self._gathered.get(host.node, -math.inf) > GATHERING:
+                self._order(host, "probe.versions", versions=PROBE.encode())
 
     def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
         parts = payload.parts((*PARTS, *more))

@@ -40,7 +40,8 @@ def begun(tmp_path: Path) -> Iterator[Begun]:
 
 
 def found(code: str, *pids: int) -> str:
-    (frame,) = Decoder().feed(versions.gather(code.encode(), dict(enumerate(pids))))
+    answer = versions.Answer(code.encode(), dict(enumerate(pids)))
+    (frame,) = Decoder().feed(answer.frame(wait=True) or b"")
     message = unpack(frame.body)
     assert message.pop("type") == "node.versions"
     return str(message["found"])
@@ -79,3 +80,15 @@ def test_it_is_bounded(begun: Begun, monkeypatch: pytest.MonkeyPatch, code: str,
     before = set(proctree.descendants(os.getpid()))
     assert found(code, pid) == told
     assert set(proctree.descendants(os.getpid())) == before  # it has ended
+
+
+def test_a_sampler_does_not_wait_for_it(begun: Begun) -> None:
+    pid = begun(sys.executable, "-c", WAIT)
+    answer = versions.Answer(b"import time; print(1, flush=True); time.sleep(0.5)", {0: pid})
+    assert answer.frame(wait=False) is None
+    (frame,) = Decoder().feed(answer.frame(wait=True) or b"")
+    assert unpack(frame.body)["found"] == "1\n"
+    late = versions.Answer(b"import time; time.sleep(99)", {0: pid})
+    late.end = 0.0
+    assert late.frame(wait=False)
+    assert late.fd == -1
