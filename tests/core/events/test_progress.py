@@ -80,13 +80,11 @@ def test_readings_close_together_take_no_room() -> None:
 
 def test_a_rate_is_known_of_a_job_that_has_done_all() -> None:
     pace = Pace(0)
-    assert pace.rate is None
-    pace.take(0, 10, 100)
-    assert pace.rate is None
-    pace.take(10, 60, 100)
-    assert pace.rate == 5
-    pace.take(18, 100, 100)
-    assert pace.rate == 5
+    rates = [pace.rate]
+    for at, done in ((0, 10), (10, 60), (18, 100)):
+        pace.take(at, done, 100)
+        rates.append(pace.rate)
+    assert rates == [None, None, 5, 5]
 
 
 @cases("again", [(1, 100), (60, 200)])
