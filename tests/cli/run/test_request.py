@@ -77,6 +77,7 @@ def test_each_value_has_the_type_of_its_field(parsed: Parsed) -> None:
         "--local-rank-arg=--l", "--np=2", "--nnodes=2:3", "--nproc-per-node=gpu", "--include=n1",
         "--map-by=numa", "--python=p", "--ssh-port=22", "-xA=1", "--omp=4", "--mpi=pmi1",
         "--stdin=1", "--heartbeat=3", "--fanout=9", "--max-restarts=2", "--max-host-failures=2",
+        "--wrap=0:nice",
     ]  # fmt: skip
     options = parsed("run", "-H", "n1:2,n2:2", *words, *PROGRAM)
     found = request(options)
