@@ -59,8 +59,9 @@ def test_a_run_of_the_foreground_goes_on_with_the_code_as_it_is_now(
     assert re.match("note: --sync: 1 of 1 file", notes[0])
     assert notes[1] == f"note: {command}; attempt 2"
     assert notes[2].startswith("note: --sync: 1 of 1 file")
-    assert notes[3:] == [f"note: attempt 1 of 2: {command}",
-                         "note: the job succeeded after 1 restart"]  # fmt: skip
+    changed = f"note: {path.name} changed between attempt 1 and attempt 2 on localhost"
+    assert notes[3:] == [changed, f"note: attempt 1 of 2: {command}",
+                         "note: the job succeeded after 1 restart", changed]  # fmt: skip
     (folder,) = (each for each in log.iterdir() if each.name != "latest")
     report = json.loads((folder / "report.json").read_text())
     assert [(one["cause"], one["what"]) for one in report["attempts"]] == [
