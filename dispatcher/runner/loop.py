@@ -1,8 +1,11 @@
-"""Shared parts of the loops of runs and fan-out commands: inbox, sinks, signals, connect gate.
+"""Shared parts of the loops of runs and fan-out commands: inbox, sinks, signals, links to hosts.
 
 Events wait in the inbox of an ``EventLoop``, are numbered and stamped, and go to the sinks on the
 sinks' own thread. A signal handler only puts an event into the inbox. A host gets new credit for
 output only for bytes that every sink has taken; docs/design/output.md gives the reason.
+
+A link is given one item at a time, and says until when it needs nothing. One thread looks after all
+hosts that are reached by a call (``Transport.call``: kept connections); each other has its own.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import abc
 import queue
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +22,8 @@ from types import FrameType
 
 from dispatcher.core.connect import ConnectAttempt, ConnectPolicy
 from dispatcher.core.events.run_events import TICK, Entry, Event, SignalReceived, Sink
-from dispatcher.model.failure import Failure
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Link
 
 #: output bytes that may wait for the sinks: of all hosts, and of one at most and at least
 CREDIT_TOTAL, CREDIT_MOST, CREDIT_LEAST = 64 << 20, 1 << 20, 64 << 10
@@ -133,22 +138,6 @@ def keep_freed_memory() -> None:
     It learns that by seeing a larger block freed (mallopt(3)); docs/design/output.md.
     """
     bytes(_LARGEST_BLOCK)
-
-
-def join(hosts: Sequence[tuple[threading.Thread, Callable[[], None]]], seconds: float) -> None:
-    """Wait ``seconds`` for the threads of hosts, each with a function that closes its link.
-
-    After half of that it closes the links of threads that are left: a host that takes nothing
-    keeps its thread in a write.
-    """
-    now = time.monotonic()
-    half, end = now + seconds / 2, now + seconds
-    for thread, break_off in hosts:
-        thread.join(timeout=max(0.0, half - time.monotonic()))
-        if thread.is_alive() and time.monotonic() < end:
-            break_off()
-    for thread, _ in hosts:
-        thread.join(timeout=max(0.0, end - time.monotonic()))
 
 
 class EventLoop(abc.ABC):
@@ -301,3 +290,181 @@ def chance() -> float:
     import random
 
     return random.random()  # noqa: S311 - it spreads attempts, nothing is secret
+
+
+#: items of a link: something can be read; it must close
+READABLE, CLOSE = object(), object()
+
+
+class HostLink(abc.ABC):
+    """The link to one host. Any thread may call ``post``, ``wake``, ``close``, ``break_off``."""
+
+    name: str
+    #: whether nothing that we do can take long, once the host has been called
+    never_blocks = False
+
+    def __init__(self) -> None:
+        self.link: Link | None = None  # once it is open
+        self.over = False  # nothing is left to do but ``leave``
+        self.stopping = False  # nothing that happens from now on is news
+        #: takes what is for ``step``
+        self.post: Callable[[object], None] = lambda item: None
+        self._readable = False
+
+    def close(self) -> None:
+        """Ask the thread to close the link and end."""
+        self.stopping = True
+        self.post(CLOSE)
+
+    def break_off(self) -> None:
+        """Close the link now, so that a write which the host does not take ends."""
+        if self.link is not None:
+            self.link.close()
+
+    def wake(self) -> None:
+        """Let ``step`` have ``READABLE``, unless it is to get that anyway."""
+        if not self._readable:
+            self._readable = True
+            self.post(READABLE)
+
+    def call(self) -> bool:
+        """Call the host without waiting; False where it takes ``open``."""
+        return False
+
+    @abc.abstractmethod
+    def open(self) -> None:
+        """Connect, or report why not; may wait."""
+
+    @abc.abstractmethod
+    def step(self, item: object) -> bool:
+        """Do what ``item`` (None: it is time) calls for; False: it takes ``open`` after all."""
+
+    @abc.abstractmethod
+    def due(self) -> float | None:
+        """When to call ``step`` though there is nothing for it; None: never."""
+
+    @abc.abstractmethod
+    def lose(self, failure: Failure) -> None:
+        """The link is over: report why."""
+
+    def failed(self, error: Exception) -> None:
+        """End it after a bug in dispatch, which must not look like a silent host."""
+        self.lose(Failure(Kind.PROTOCOL, f"internal error: {type(error).__name__}: {error}"))
+
+    def leave(self) -> None:
+        """Close what is open."""
+        self.over = self.stopping = True
+        self.break_off()
+
+
+_CALL = object()
+
+
+class HostExecutor:
+    """Serves links, and knows their threads."""
+
+    def __init__(self) -> None:
+        self._inbox: queue.SimpleQueue[tuple[HostLink, object] | None] = queue.SimpleQueue()
+        self._here: set[HostLink] = set()  # links on our thread
+        self._due: dict[HostLink, float] = {}  # when to look at each of them
+        self._links: list[HostLink] = []
+        self._threads: list[tuple[threading.Thread, Callable[[], None]]] = []
+        self._ours: threading.Thread | None = None
+
+    def serve(self, link: HostLink) -> None:
+        """Begin ``link``; returns at once."""
+        self._links.append(link)
+        if not link.never_blocks:
+            self._apart(link)
+            return
+        link.post = lambda item: self._inbox.put((link, item))
+        if self._ours is None:
+            self._ours = threading.Thread(target=self._run, name="links", daemon=True)
+            self._threads.append((self._ours, lambda: None))
+            self._ours.start()
+        self._inbox.put((link, _CALL))
+
+    def close(self, seconds: float) -> None:
+        """Close all links, and wait ``seconds`` at most for their threads to end; after half of it
+        break off the rest: a host that takes nothing keeps its thread in a write.
+        """
+        half, end = time.monotonic() + seconds / 2, time.monotonic() + seconds
+        for link in self._links:
+            link.close()
+        self._inbox.put(None)
+        for thread, break_off in self._threads:
+            thread.join(timeout=max(0.0, half - time.monotonic()))
+            if thread.is_alive() and time.monotonic() < end:
+                break_off()
+        for thread, _ in self._threads:
+            thread.join(timeout=max(0.0, end - time.monotonic()))
+
+    # -- a thread for one -----------------------------------------------------------------
+
+    def _apart(self, link: HostLink) -> None:
+        own: queue.SimpleQueue[object] = queue.SimpleQueue()
+        link.post = own.put
+        thread = threading.Thread(target=_alone, args=(link, own), name=link.name, daemon=True)
+        self._threads.append((thread, link.break_off))
+        thread.start()
+
+    # -- a thread for all -----------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            due = min(self._due.values(), default=None)
+            wait = None if due is None else max(0.0, due - time.monotonic())
+            items: list[tuple[HostLink, object] | None] = []
+            try:
+                items.append(self._inbox.get(timeout=wait))
+            except queue.Empty:
+                pass
+            items += [self._inbox.get() for _ in range(self._inbox.qsize())]
+            now = time.monotonic()
+            late = [link for link, when in self._due.items() if when <= now]
+            items += [(link, None) for link in late]
+            for one in items:
+                if one is None:
+                    return
+                self._step(*one)
+
+    def _step(self, link: HostLink, item: object) -> None:
+        if item is not _CALL and link not in self._here:
+            if not link.over:
+                link.post(item)  # it has its own thread by now
+            return
+        self._here.add(link)
+        stays = True
+        try:
+            stays = link.call() if item is _CALL else link.step(item)
+        except Exception as error:  # noqa: BLE001 - the others go on
+            link.failed(error)
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._ours)))
+        due = None if link.over or not stays else link.due()
+        if due is None:
+            self._due.pop(link, None)
+        else:
+            self._due[link] = due
+        if link.over or not stays:
+            self._here.discard(link)
+        if link.over:
+            link.leave()
+        elif not stays:
+            self._apart(link)
+
+
+def _alone(link: HostLink, inbox: queue.SimpleQueue[object]) -> None:
+    try:
+        link.open()
+        while not link.over:
+            due = link.due()
+            try:
+                item = inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
+            except queue.Empty:
+                item = None
+            link.step(item)
+    except Exception as error:
+        link.failed(error)
+        raise
+    finally:
+        link.leave()

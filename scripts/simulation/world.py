@@ -1,9 +1,9 @@
 """Virtual time, and the launcher's own parts put into it: no thread, no clock, no network.
 
 What is to happen stands in a heap by its time. Where the launcher waits (``EventLoop._wait``) the
-world goes on: a host's turn is taken where its thread would have woken, the sinks take each event
-at once, and the gate lets hosts connect as the true one does. Processor time is counted for the
-launcher alone: what scripted hosts do is taken off.
+world goes on: a host's turn is taken where the thread of all would have come to it, the sinks take
+each event at once, and the gate lets hosts connect as the true one does. Processor time is counted
+for the launcher alone: what scripted hosts do is taken off.
 
 The launcher is one Python, so what it does for logins, bytes and wake-ups is one queue. With
 ``cores`` hosts share that many with it, as on the rig.
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import queue
 import sys
 import time
 from collections import deque
@@ -31,7 +30,8 @@ from dispatcher.model.failure import Failure
 from dispatcher.model.host import Host
 from dispatcher.output.files import journal, rank_logs  # noqa: F401 - they look at the clock
 from dispatcher.runner import loop
-from dispatcher.runner.run import host_thread, run_loop
+from dispatcher.runner.loop import HostExecutor, HostLink
+from dispatcher.runner.run import agent_link, run_loop
 from dispatcher.transport.base import Link, Transport
 from simulation.ways import Flat, Tree
 
@@ -194,77 +194,53 @@ class Gate(loop.ConnectGate):
             host.connect(self._policy.begin(host.node, self.world.clock.now))
 
 
-class Inbox(queue.SimpleQueue[object]):
-    """A host's inbox: who puts something in wakes it; nobody waits at it."""
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._idle: float | None = None
-
-    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
-        super().put(item)
-        self._wake()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> object:
-        if self.empty() and timeout:
-            self._idle = timeout
-        return super().get_nowait()
-
-    def waits(self) -> float | None:
-        """How long its owner would now wait; None: it need not. To be asked once."""
-        idle, self._idle = self._idle, None
-        return idle
-
-
-class HostTurns(host_thread.HostThread):
-    """A host's thread, whose turns are taken when something has come or is due."""
+class HostTurns(agent_link.AgentLink):
+    """A host's link, whose turns are taken when something has come or is due."""
 
     world: World
 
     def __init__(self, **fields: Any) -> None:
         super().__init__(**fields)
-        assert isinstance(self._gate, Gate)
-        self._queue = self._gate
-        self._inbox = self._box = Inbox(self._soon)
-        self._link: Link | None = None
-        self._is_over = False
+        assert isinstance(self.gate, Gate)
+        self._queue = self.gate
+        self._items: list[object] = []
+        self.post = self._came
         self._called = False  # something has come
         self._wakes_at = math.inf
 
-    def start(self) -> None:
-        self._queue.ask(self)
-
-    def join(self, timeout: float | None = None) -> None: ...
-
     def connect(self, attempt: ConnectAttempt) -> None:
         """Its turn to connect has come."""
-        if self._stopping:
+        if self.stopping:
             self._end(None)
             return
-        self._tell(ev.NodeConnecting(self.node, attempt.number))
+        self.tell(ev.NodeConnecting(self.node, attempt.number))
         self.world.way.reach(self.node, self._answered)
 
     def _answered(self) -> None:
         opened = self.world.dial(self.node)
         if isinstance(opened, Failure):
-            again = self._gate.failed(self.node, opened)
+            again = self.gate.failed(self.node, opened)
             if isinstance(again, Failure):
                 self._end(again)
             else:
                 self.world.after(again, lambda: self._queue.ask(self))
                 self._queue.admit()
             return
-        self._gate.reached(self.node)
+        self.gate.reached(self.node)
         self._queue.admit()
-        self._link = opened
-        by = self._transport.name
-        self._tell(ev.NodeConnected(self.node, opened.address, by, opened.steps))
+        self.link = opened
+        by = self.transport.name
+        self.tell(ev.NodeConnected(self.node, opened.address, by, opened.steps))
         self._greet(opened)
+        self._soon()
+
+    def _came(self, item: object) -> None:
+        self._items.append(item)
         self._soon()
 
     def _soon(self) -> None:
         """There is something to do."""
-        if self._link is not None and not self._called:
+        if self.link is not None and not self._called:
             self._called = True
             self._wake_at(self.world.busy(self.world.model.launcher_turn))
 
@@ -274,30 +250,39 @@ class HostTurns(host_thread.HostThread):
             self.world.at(when, self._woken)
 
     def _woken(self) -> None:
-        if self._is_over or self._wakes_at > self.world.clock.now:
+        if self.over or self._wakes_at > self.world.clock.now:
             return  # it was woken before, or is to be later
         self._wakes_at, self._called = math.inf, False
-        assert self._link is not None
-        while True:
-            item = self._next_item()
-            if (idle := self._box.waits()) is not None:
-                if idle < LONGEST:
-                    self._wake_at(self.world.clock.now + max(_LEAST, idle))
-                return
-            closes = item is host_thread._CLOSE
-            failure = None if closes else self._turn(self._link, item)
-            if closes or failure is not None:
-                self._end(failure)
-                return
+        items, self._items = self._items or [None], []
+        for item in items:
+            if not self.over:
+                self.step(item)
+        self._rest()
+
+    def _rest(self) -> None:
+        if self.over:
+            self._end(None)
+        elif self._items:
+            self._soon()
+        elif (due := self.due()) < self.world.clock.now + LONGEST:
+            self._wake_at(max(self.world.clock.now + _LEAST, due))
 
     def _end(self, failure: Failure | None) -> None:
-        self._is_over = True
+        self.over = True
         if failure is not None:
-            self._lose(failure)
-        self._gate.given_up(self.node)
-        if self._link is not None:
-            self._link.close()
+            self.lose(failure)
+        self.leave()
         self._queue.admit()
+
+
+class Executor(HostExecutor):
+    """Lets hosts connect, and needs no thread."""
+
+    def serve(self, link: HostLink) -> None:
+        assert isinstance(link, HostTurns)
+        link._queue.ask(link)
+
+    def close(self, seconds: float) -> None: ...
 
 
 class Way(Transport):
@@ -334,7 +319,8 @@ def launcher_in(world: World) -> Iterator[None]:
     within = {"world": world}
     swaps: list[tuple[Any, str, type]] = [
         (loop, "SinkThread", Feed), (run_loop, "ConnectGate", Gate),
-        (run_loop, "HostThread", HostTurns), (run_session, "Runner", Runner),
+        (run_loop, "AgentLink", HostTurns), (run_loop, "HostExecutor", Executor),
+        (run_session, "Runner", Runner),
         (run_session, "FinalCleanup", Cleanup),
     ]  # fmt: skip
     with ExitStack() as stack:

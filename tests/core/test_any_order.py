@@ -133,7 +133,7 @@ class AnyRun(RuleBasedStateMachine):
             self.cause = job, job.cause
 
     def tell(self, host: int, *events: ev.Event) -> None:
-        """``host`` says so, if its link is there; as ``HostThread`` does it."""
+        """``host`` says so, if its link is there; as ``AgentLink`` does it."""
         hosts = self.hosts
         for event in events:
             if host in hosts.lost:

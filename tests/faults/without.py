@@ -143,9 +143,9 @@ def _heartbeats(put: Put) -> None:
 
 
 def _end_of_link(put: Put) -> None:
-    from dispatcher.runner.run.host_thread import HostThread
+    from dispatcher.runner.run.agent_link import AgentLink
 
-    put(HostThread, "_end_of", lambda self, link: None)
+    put(AgentLink, "_end_of", lambda self, link: None)
 
 
 def _connect_limit(put: Put) -> None:

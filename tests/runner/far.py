@@ -7,8 +7,8 @@ from typing import Any
 
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.runner.exec import host_command
-from dispatcher.runner.exec.host_command import HostCommand
+from dispatcher.runner.exec import command_link
+from dispatcher.runner.exec.command_link import CommandLink
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
@@ -23,7 +23,7 @@ class Clock:
 
 
 #: by the clock of the commands, which tests may set
-TIMER = PromptTimer(lambda: host_command.time.monotonic())  # type: ignore[attr-defined]
+TIMER = PromptTimer(lambda: command_link.time.monotonic())  # type: ignore[attr-defined]
 
 
 class Far(Link):
@@ -152,7 +152,7 @@ class Host:
             "credit": 1000, "stdio": None, "timer": TIMER, "tell": self.told.append,
             "output": lambda *said: self.heard.append(said),
         }  # fmt: skip
-        self.command = HostCommand(**{**fixed, **options})
+        self.command = CommandLink(**{**fixed, **options})
         self.command.post = self.posted.append
 
     def step(self, *out: bytes, errors: bytes = b"") -> None:

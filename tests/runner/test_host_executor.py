@@ -14,9 +14,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.runner.exec import host_command
-from dispatcher.runner.exec.exec_loop import HostExecutor
-from dispatcher.runner.exec.host_command import HostCommand
+from dispatcher.runner.exec import command_link
+from dispatcher.runner.exec.command_link import CommandLink
+from dispatcher.runner.loop import HostExecutor
 from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
 LIMIT = 60.0
@@ -113,8 +113,8 @@ class Told:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: dict[int, bytes] = {}
 
-    def command(self, node: int, transport: Transport, seconds: float = 60.0) -> HostCommand:
-        return HostCommand(
+    def command(self, node: int, transport: Transport, seconds: float = 60.0) -> CommandLink:
+        return CommandLink(
             node=node, attempt=1, target=Target(f"n{node}"), transport=transport, opening=b"x",
             wrapper=None, sudo=False, window=None, seconds=seconds, credit=1 << 20, stdio=None,
             timer=PromptTimer(), tell=self.events.put, output=self._hear,
@@ -142,10 +142,10 @@ def test_those_that_are_called_share_a_thread() -> None:
     executor.serve(told.command(2, Way("near", called=Way("far", opened=links[2]))))
     executor.serve(told.command(3, Way("near", called=lost)))
     ends = told.last(4)
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert told.output == {0: b"one\n", 1: b"two\n", 2: b"far\n"}
     assert ends[3] == ev.NodeLost(3, lost)
-    assert [link.thread for link in links] == ["commands", "commands", "command:n2"]
+    assert [link.thread for link in links] == ["links", "links", "command:n2"]
     assert all(link.closed for link in links)
 
 
@@ -156,7 +156,7 @@ def test_a_bug_in_one_command_leaves_the_others(monkeypatch: pytest.MonkeyPatch)
     executor.serve(told.command(0, Way("near", called=bug)))
     executor.serve(told.command(1, Way("near", called=Played(SYNC + b"one\n"))))
     ends = told.last(2)
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert reported == [bug]
     assert isinstance(ends[0], ev.NodeLost)
     assert "internal error: KeyError" in ends[0].failure.why
@@ -173,7 +173,7 @@ def test_last_words_are_waited_for_however_long_it_was_silent(
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr(host_command, "time", clock)
+    monkeypatch.setattr(command_link, "time", clock)
     told, link = Told(), Piecewise(SYNC, b"", b"last words\n", b"")
     command = told.command(0, Way("far", opened=link))
     command.post = lambda item: None
@@ -184,7 +184,7 @@ def test_last_words_are_waited_for_however_long_it_was_silent(
     command.step(None)
     assert told.output == {0: b"last words\n"}
     assert not command.over
-    clock.now += host_command.HELD_OPEN
+    clock.now += command_link.HELD_OPEN
     command.step(None)
     assert told.last(1) == {0: CommandEnded(0, 0, None, held_open=True)}
 
@@ -238,7 +238,7 @@ def test_hosts_are_looked_at_when_their_time_is_over() -> None:
     executor.serve(told.command(2, Calls(Late(0.05, Silent())), seconds=0.2))
     executor.serve(told.command(3, Way("far", opened=Silent()), seconds=0.1))
     ends = told.last(4)
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert ends[0] == ev.NodeLost(0, lost)
     assert ends[1] == CommandEnded(1, 0, None, held_open=False)
     for node in (2, 3):
@@ -266,7 +266,7 @@ def test_a_host_that_never_runs_dry_holds_up_no_other() -> None:
     executor.serve(told.command(1, Way("near", called=Played(SYNC + b"one\n"))))
     assert told.last(1) == {1: CommandEnded(1, 0, None, held_open=False)}
     flood.close()
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert executor._ours is not None
     assert not executor._ours.is_alive()
 
@@ -276,11 +276,11 @@ def test_what_comes_for_a_command_that_moved_to_its_own_thread_reaches_it() -> N
     link = Silent()
     command = told.command(0, Way("near", called=Way("far", opened=link)))
     executor.serve(command)
-    wait_for(lambda: command._link is link, LIMIT, "it is opened on a thread of its own")
+    wait_for(lambda: command.link is link, LIMIT, "it is opened on a thread of its own")
     executor._inbox.put((command, None))  # as if somebody had rung before
     executor._inbox.put((command, "KILL"))
     command.close()
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert link.closed
     assert all(not thread.is_alive() for thread, _ in executor._threads)
 
@@ -290,12 +290,12 @@ def test_commands_that_are_over_are_not_waited_for() -> None:
     link = Silent()
     command = told.command(0, Calls(Late(0.0, link)))
     executor.serve(command)
-    wait_for(lambda: command._link is link, LIMIT, "it is reached")
+    wait_for(lambda: command.link is link, LIMIT, "it is reached")
     command.close()
     wait_for(lambda: link.closed, LIMIT, "it is left")
     assert executor._due == {}
     assert not executor._here
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert executor._ours is not None
     assert not executor._ours.is_alive()
 
@@ -323,7 +323,7 @@ def test_a_host_that_takes_nothing_keeps_no_thread() -> None:
     executor.serve(command)
     assert link.is_written.wait(LIMIT)
     command.close()
-    executor.join(0.4)
+    executor.close(0.4)
     assert link.closed
     (thread, _), *_ = executor._threads
     wait_for(lambda: not thread.is_alive(), LIMIT, "its thread ends")
@@ -331,7 +331,7 @@ def test_a_host_that_takes_nothing_keeps_no_thread() -> None:
 
 def test_who_had_no_command_has_nobody_to_wait_for() -> None:
     executor = HostExecutor()
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert executor._ours is None
 
 
@@ -347,7 +347,7 @@ def test_a_bug_on_a_thread_of_its_own_is_told_and_reported(monkeypatch: pytest.M
     broken = Broken()
     executor.serve(told.command(0, Way("far", opened=broken)))
     (end,) = told.last(1).values()
-    executor.join(LIMIT)
+    executor.close(LIMIT)
     assert isinstance(end, ev.NodeLost)
     assert "internal error: KeyError" in end.failure.why
     assert reported == [bug]

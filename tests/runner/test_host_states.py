@@ -24,10 +24,10 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import host_thread
+from dispatcher.runner.loop import ConnectGate, HostExecutor
+from dispatcher.runner.run import agent_link
 from dispatcher.transport.base import Link, Target
-from runner.test_host_thread import READY, ScriptedLink, ScriptedTransport, Watched
+from runner.test_agent_link import READY, ScriptedLink, ScriptedTransport, Watched
 
 FACTS = unpack(Decoder().feed(READY)[0].body)["facts"]
 PING = control("ping")
@@ -52,8 +52,7 @@ def start() -> Iterator[Start]:
     yield begin
     for watched in made:
         watched.host.close()
-        watched.host.join(timeout=60)
-        assert not watched.host.is_alive()
+        watched.join()
 
 
 def sent(link: ScriptedLink) -> list[bytes]:
@@ -139,7 +138,7 @@ def test_a_transport_that_knows_why_is_believed(start: Start) -> None:
 def test_who_takes_nothing_and_says_nothing_is_lost_after_a_while(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_thread, "LAST_WORDS", 0.1)
+    monkeypatch.setattr(agent_link, "LAST_WORDS", 0.1)
     link = ScriptedLink([SYNC + READY])
     watched = start(link)
     watched.until(ev.NodeReady)
@@ -152,7 +151,7 @@ def test_who_takes_nothing_and_says_nothing_is_lost_after_a_while(
 
 
 def test_what_a_deaf_host_says_still_counts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_thread, "LAST_WORDS", 60.0)
+    monkeypatch.setattr(agent_link, "LAST_WORDS", 60.0)
     link = ScriptedLink([SYNC + READY])
     watched = start(link)
     watched.until(ev.NodeReady)
@@ -190,7 +189,7 @@ def test_a_bug_of_ours_is_no_silent_host(start: Start, monkeypatch: pytest.Monke
     watched = start(link)
     assert watched.failure() == Failure(Kind.PROTOCOL, "internal error: KeyError: 'x'")
     assert link.closed.wait(60)
-    watched.host.join(60)
+    watched.join()
     assert [type(error) for error in reported] == [KeyError]
 
 
@@ -216,22 +215,22 @@ def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
     gate = ConnectGate(1, 60.0)
     gate.enter(0)
     told: list[ev.Event] = []
-    host = host_thread.HostThread(
+    host = agent_link.AgentLink(
         node=3, target=Target("n1"), transport=never, command="agent",
         prepare=b"", gate=gate, boot_timeout=1.0, heartbeat=1.0, credit=1000, tell=told.append,
         output=lambda *said: None,
     )  # fmt: skip
-    host.start()
+    executor = HostExecutor()
+    executor.serve(host)
     host.close()
     gate.reached(0)
-    host.join(60)
-    assert not host.is_alive()
+    executor.close(60)
     assert told == []
     assert gate.enter(4).number == 1  # its room is free again
 
 
 def test_of_a_host_s_errors_the_last_are_kept(start: Start) -> None:
-    link = ScriptedLink([SYNC, b""], b"x" * (host_thread.ERRORS_LIMIT + 5) + b"\nlast\n", 1)
+    link = ScriptedLink([SYNC, b""], b"x" * (agent_link.ERRORS_LIMIT + 5) + b"\nlast\n", 1)
     watched = start(link)
     assert watched.failure().why.endswith("it said: last")
-    assert len(watched.host._errors) == host_thread.ERRORS_LIMIT
+    assert len(watched.host._errors) == agent_link.ERRORS_LIMIT

@@ -1,17 +1,12 @@
-"""The loop of a fan-out command, and the threads that serve its hosts.
+"""The loop of a fan-out command.
 
-As the loop of a run: events from the inbox, decisions from the core. A host that is reached by a
-call (``Transport.call``: kept connections) costs no thread: one looks after all of those. Where a
-connection must be made, or the user types to the command, a host may make us wait, and gets its own
-thread.
+As the loop of a run: events from the inbox, decisions from the core.
 """
 
 from __future__ import annotations
 
 import os
-import queue
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -33,9 +28,9 @@ from dispatcher.core.exec_machine import (
 )
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.runner.exec.host_command import STDOUT, HostCommand
+from dispatcher.runner.exec.command_link import STDOUT, CommandLink
 from dispatcher.runner.exec.stdio import StdioHandler
-from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, chance, join, signals_to
+from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, HostExecutor, chance, signals_to
 from dispatcher.transport.base import PromptTimer, Target, Transport, Window
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -83,7 +78,7 @@ class ExecRunner(EventLoop):
             else None
         )
         self._machine = ExecMachine(exec_plan, chance)
-        self._commands: dict[int, HostCommand] = {}
+        self._commands: dict[int, CommandLink] = {}
         self._executor = HostExecutor()
         self._typing = PromptTimer()
         self._outcomes: tuple[Outcome, ...] | None = None
@@ -103,9 +98,7 @@ class ExecRunner(EventLoop):
                     self._step()
             finally:
                 try:
-                    for command in self._commands.values():
-                        command.close()
-                    self._executor.join(JOIN_LIMIT)
+                    self._executor.close(JOIN_LIMIT)
                     self._feed.finish(self._asks_to_leave)
                 finally:
                     if self._stdio is not None:  # the terminal is the command's to its last byte
@@ -163,7 +156,7 @@ class ExecRunner(EventLoop):
         host = exec_plan.hosts[node]
         transport = self._transport_for(host)
         transport.typing = self.typing
-        command = self._commands[node] = HostCommand(
+        command = self._commands[node] = CommandLink(
             node=node,
             attempt=order.attempt,
             target=Target(host.name, host.user, host.port),
@@ -189,106 +182,3 @@ class ExecRunner(EventLoop):
             output=self._output,
         )
         self._executor.serve(command)
-
-
-_CALL = object()
-
-
-class HostExecutor:
-    """Carries out commands, and knows their threads."""
-
-    def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[tuple[HostCommand, object] | None] = queue.SimpleQueue()
-        self._here: set[HostCommand] = set()  # commands on our thread
-        self._due: dict[HostCommand, float] = {}  # when to look at each of them
-        self._threads: list[tuple[threading.Thread, Callable[[], None]]] = []
-        self._ours: threading.Thread | None = None
-
-    def serve(self, command: HostCommand) -> None:
-        """Begin ``command``; returns at once."""
-        if not command.never_blocks:
-            self._apart(command)
-            return
-        command.post = lambda item: self._inbox.put((command, item))
-        if self._ours is None:
-            self._ours = threading.Thread(target=self._run, name="commands", daemon=True)
-            self._ours.start()
-        self._inbox.put((command, _CALL))
-
-    def join(self, seconds: float) -> None:
-        """Wait for the threads to end, at most ``seconds`` in all; commands are over by then."""
-        self._inbox.put(None)
-        ours = [] if self._ours is None else [(self._ours, lambda: None)]
-        join([*ours, *self._threads], seconds)
-
-    # -- a thread for one -----------------------------------------------------------------
-
-    def _apart(self, command: HostCommand) -> None:
-        own: queue.SimpleQueue[object] = queue.SimpleQueue()
-        command.post = own.put
-        thread = threading.Thread(
-            target=_alone, args=(command, own), name=command.name, daemon=True
-        )
-        self._threads.append((thread, command.break_off))
-        thread.start()
-
-    # -- a thread for all -----------------------------------------------------------------
-
-    def _run(self) -> None:
-        while True:
-            due = min(self._due.values(), default=None)
-            wait = None if due is None else max(0.0, due - time.monotonic())
-            items: list[tuple[HostCommand, object] | None] = []
-            try:
-                items.append(self._inbox.get(timeout=wait))
-            except queue.Empty:
-                pass
-            items += [self._inbox.get() for _ in range(self._inbox.qsize())]
-            now = time.monotonic()
-            late = [command for command, when in self._due.items() if when <= now]
-            items += [(command, None) for command in late]
-            for one in items:
-                if one is None:
-                    return
-                self._step(*one)
-
-    def _step(self, command: HostCommand, item: object) -> None:
-        if item is not _CALL and command not in self._here:
-            if not command.over:
-                command.post(item)  # it has its own thread by now
-            return
-        self._here.add(command)
-        stays = True
-        try:
-            stays = command.call() if item is _CALL else command.step(item)
-        except Exception as error:  # noqa: BLE001 - the others go on
-            command.failed(error)
-            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), self._ours)))
-        due = None if command.over or not stays else command.due()
-        if due is None:
-            self._due.pop(command, None)
-        else:
-            self._due[command] = due
-        if command.over or not stays:
-            self._here.discard(command)
-        if command.over:
-            command.leave()
-        elif not stays:
-            self._apart(command)
-
-
-def _alone(command: HostCommand, inbox: queue.SimpleQueue[object]) -> None:
-    try:
-        command.open()
-        while not command.over:
-            due = command.due()
-            try:
-                item = inbox.get(timeout=None if due is None else max(0.0, due - time.monotonic()))
-            except queue.Empty:
-                item = None
-            command.step(item)
-    except Exception as error:
-        command.failed(error)
-        raise
-    finally:
-        command.leave()

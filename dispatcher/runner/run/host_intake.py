@@ -129,7 +129,7 @@ class HostIntake:
 
     attempt: the attempt that its agent must prepare.
     credit: output bytes that it may have under way.
-    tell, output, input_taken: see ``HostThread``. on_heartbeat: it gave a beat. on_ready: it is
+    tell, output, input_taken: see ``AgentLink``. on_heartbeat: it gave a beat. on_ready: it is
     ready for the attempt that it was ordered to prepare.
     """
 

@@ -16,7 +16,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
 from dispatcher.core.events.run_events import HostsSilent, NodesHeard
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.run.host_thread import HostThread
+from dispatcher.runner.run.agent_link import AgentLink
 
 
 class Heartbeats:
@@ -194,10 +194,10 @@ class Sampling:
 
     def __init__(self, every: float | None) -> None:
         self._every = every
-        self._started: dict[int, HostThread] = {}
+        self._started: dict[int, AgentLink] = {}
         self._gathered: dict[int, float] = {}  # host -> when it was last asked for stacks
 
-    def started(self, host: HostThread, *, looks: bool = False) -> None:
+    def started(self, host: AgentLink, *, looks: bool = False) -> None:
         """The ranks of ``host`` have been ordered to start; looks: report ``GpusUsed``, too."""
         self._started[host.node] = host
         if looks:
@@ -214,7 +214,7 @@ class Sampling:
             for host in self._started.values():
                 self._order(host)
 
-    def gather(self, host: HostThread, asked: GatherStacks) -> None:
+    def gather(self, host: AgentLink, asked: GatherStacks) -> None:
         """Have ``host`` report where its ranks are; see ``NodeStacks``."""
         host.intake.turns.asked_for_stacks(ras=asked.ras)
         self._gathered[host.node] = time.monotonic()
@@ -229,6 +229,6 @@ class Sampling:
             if time.monotonic() - self._gathered.get(host.node, -math.inf) > GATHERING:
                 self._order(host, "probe.versions", versions=PROBE.encode())
 
-    def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
+    def _order(self, host: AgentLink, *more: str, **fields: Any) -> None:
         parts = payload.parts((*PARTS, *more))
         host.send(control("sample", seconds=float(self._every or 0), parts=parts, **fields))

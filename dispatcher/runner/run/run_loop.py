@@ -28,8 +28,8 @@ from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import redacted_words
 from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, join, signals_to
-from dispatcher.runner.run.host_thread import HostThread
+from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, HostExecutor, signals_to
+from dispatcher.runner.run.agent_link import AgentLink
 from dispatcher.runner.run.liveness import Heartbeats, Sampling, Silences
 from dispatcher.runner.run.orders import prepare_order, ranks_bound, start_order
 from dispatcher.runner.run.stdin_reader import StdinReader
@@ -113,8 +113,8 @@ class Runner(EventLoop):
         self._beats = Heartbeats()
         lost = plan.limits.kernel_silence
         self._silences = Silences(min(SILENT, lost / 3), lost)
-        self._hosts: dict[int, HostThread] = {}
-        self._threads: list[HostThread] = []  # of all hosts' links, lost links included
+        self._hosts: dict[int, AgentLink] = {}
+        self._executor = HostExecutor()
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.fanout, plan.limits.connect_timeout)
         self._token = os.urandom(16)
@@ -173,9 +173,7 @@ class Runner(EventLoop):
             finally:
                 if self._stdin is not None:
                     self._stdin.close()
-                for host in self._threads:
-                    host.close()
-                join([(host, host.break_off) for host in self._threads], JOIN_LIMIT)
+                self._executor.close(JOIN_LIMIT)
                 # after an exception in dispatch nothing may end the wait, or ask us to leave
                 late = time.monotonic() + FAILED_LIMIT if self._verdict is None else math.inf
                 self._feed.finish(lambda: self._asks_to_leave() or time.monotonic() > late)
@@ -343,7 +341,7 @@ class Runner(EventLoop):
         first = [self._agent_python] if self._agent_python else []
         if not first and transport.name == "local" and payload.is_plain(sys.executable):
             first = [sys.executable]  # known to be there and good; a python3 shim costs 0.1 s
-        host = HostThread(
+        host = AgentLink(
             node=node,
             target=Target(place.host.name, place.host.user, place.host.port),
             transport=transport,
@@ -366,8 +364,7 @@ class Runner(EventLoop):
         )
         self._gate.anew(node)
         self._hosts[node] = host
-        self._threads.append(host)
-        host.start()
+        self._executor.serve(host)
 
     def _prepare(self, node: int, attempt: int) -> bytes:
         head = self._run.host_at(0) == node

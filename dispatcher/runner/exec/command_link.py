@@ -2,8 +2,6 @@
 
 It owns the link. It reports what happens as events, the last of which is ``NodeLost`` or
 ``CommandEnded``; output goes to the sinks' queue directly, at most ``credit`` bytes of it.
-``HostExecutor`` chooses the thread: a command is given one item at a time, and returns the time
-until which it needs nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.names import size
 from dispatcher.runner.exec.stdio import Prompt, PromptScanner, StdioHandler
+from dispatcher.runner.loop import CLOSE, READABLE, HostLink
 from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 
 READ_SIZE = 256 << 10
@@ -42,12 +41,9 @@ NOT_THAT = "is not allowed to execute"
 #: seconds between two looks at a link that does not report when its command ended
 POLL = 1.0
 
-_READABLE = object()
-_CLOSE = object()
-
 
 @dataclass(eq=False, kw_only=True)
-class HostCommand:
+class CommandLink(HostLink):
     """One attempt at one host.
 
     opening: the command as ``shell.opening`` made it. wrapper: set if it has to wait for its turn;
@@ -74,22 +70,17 @@ class HostCommand:
     output: Callable[[int, int, bytes], None]
 
     def __post_init__(self) -> None:
+        super().__init__()
         self.name = f"command:{self.target.host}"
-        #: nothing is left to do but ``leave``
-        self.over = False
-        #: takes what is for ``step``, from any thread
-        self.post: Callable[[object], None] = lambda item: None
         wrapper = self.wrapper
         self._command = self.plain or (shell.COMMAND if wrapper is None else wrapper.command)
         self._prompts = None if wrapper is None else PromptScanner(wrapper)
+        self.never_blocks = not (self._prompts or self.stdio or self.window or self.plain)
         self._deadline = self.timer.now() + self.seconds  # by the timer
         self._call: Call | None = None
-        self._link: Link | None = None
         self._quiet_since = 0.0
-        self._readable = False
         self._asked = False  # to end
         self._begun = False
-        self._stopping = False  # nothing that happens from now on is news
         self._scanner = None if self.plain else SyncScanner()  # None: the command has started
         self._errors = b""
         self._gone = False  # the command or the connection is
@@ -117,49 +108,32 @@ class HostCommand:
             if resume:
                 self._full = False
         if resume:
-            self._wake()
-
-    def close(self) -> None:
-        """Ask the thread to close the link and end."""
-        self._stopping = True
-        self.post(_CLOSE)
-
-    def break_off(self) -> None:
-        """Close the link now, so that a write which the host does not take ends."""
-        if self._link is not None:
-            self._link.close()
+            self.wake()
 
     # -- the thread ---------------------------------------------------------------------
 
-    @property
-    def never_blocks(self) -> bool:
-        """Whether nothing that we do can take long, once the host has been called."""
-        return not (self._prompts or self.stdio or self.window or self.plain)
-
     def call(self) -> bool:
-        """Call the host without waiting; False where it takes ``open``."""
         self._begin()
         until = self.timer.real(self._deadline)
         called = self.transport.call(self.target, self._command, until, self.opening)
         if called is None:
             return False
         self._call = called
-        called.watch(self._wake)
+        called.watch(self.wake)
         return True
 
     def open(self) -> None:
-        """Connect and start the command, or report why it failed."""
         self._begin()
         until = self.timer.real(self._deadline)
         opened = self.transport.open(self.target, self._command, until, self.window)
         self._arrived(opened)
-        if self._link is None or self.over:
+        if self.link is None or self.over:
             return
         if self.plain:
             self.tell(ev.NodeBooted(self.node, 0))
-            self.stdio.start(self.node, self._link) if self.stdio else self._link.end_input()
+            self.stdio.start(self.node, self.link) if self.stdio else self.link.end_input()
         elif first := self.opening if self.wrapper is None else self.wrapper.first:
-            self._write(self._link, first)
+            self._write(self.link, first)
 
     def _begin(self) -> None:
         if not self._begun:
@@ -170,26 +144,25 @@ class HostCommand:
         if isinstance(opened, Failure):
             if opened.kind is Kind.BOOT:  # which here is no agent's
                 opened = replace(opened, kind=Kind.START)
-            self._end(ev.NodeLost(self.node, opened))
+            self.lose(opened)
             return
-        self._link = link = opened
-        if self._stopping:  # given up by now: the command must not start
+        self.link = link = opened
+        if self.stopping:  # given up by now: the command must not start
             self.over = True
             return
         self.tell(ev.NodeConnected(self.node, link.address, link.by or self.transport.name))
         self._quiet_since = time.monotonic()
-        link.watch(self._wake)
+        link.watch(self.wake)
 
     def step(self, item: object) -> bool:
-        """Do what ``item`` (None: it is time) calls for; False: it takes ``open`` after all."""
-        if item is _READABLE:
+        if item is READABLE:
             self._readable = False
-        if item is _CLOSE:
+        if item is CLOSE:
             self.over = True
         elif self._call is not None:
             return self._take_answer(self._call)
-        elif self._link is not None:
-            self._serve(self._link, item)
+        elif self.link is not None:
+            self._serve(self.link, item)
         return True
 
     def _take_answer(self, call: Call) -> bool:
@@ -203,24 +176,19 @@ class HostCommand:
         self._arrived(answer)
         return True
 
-    def failed(self, error: Exception) -> None:
-        """End the command after a bug in dispatch, which must not look like a silent host."""
-        why = f"internal error: {type(error).__name__}: {error}"
-        self._end(ev.NodeLost(self.node, Failure(Kind.PROTOCOL, why)))
+    def lose(self, failure: Failure) -> None:
+        self._end(ev.NodeLost(self.node, failure))
 
     def leave(self) -> None:
-        """Close the call and the link, if any."""
-        self.over = self._stopping = True
+        super().leave()
         if self._call is not None:
             self._call.close()
-        if self._link is not None:
-            self._link.close()
 
     def _end(self, last: ev.Event) -> None:
         self.over = True
-        if self._stopping:
+        if self.stopping:
             return
-        self._stopping = True
+        self.stopping = True
         for stream, count in self._counts.items():
             self.tell(ev.OutputEnded(self.node, self.node, stream, count, count))
         self.tell(last)
@@ -241,8 +209,7 @@ class HostCommand:
             self._end(last)
 
     def due(self) -> float | None:
-        """When to call ``step`` though there is nothing for it; None: never."""
-        link = self._link
+        link = self.link
         if link is None:
             return None if self._call is None else self._call.until
         if self._gone:
@@ -253,11 +220,6 @@ class HostCommand:
         if self._scanner is not None and self._deadline < math.inf:
             return self.timer.real(self._deadline)
         return None if link.tells_end else time.monotonic() + POLL
-
-    def _wake(self) -> None:
-        if not self._readable:
-            self._readable = True
-            self.post(_READABLE)
 
     def _order(self, link: Link, name: str) -> None:
         if self.window is not None and name == "INT":
@@ -301,7 +263,7 @@ class HostCommand:
             self._ended = not data_or_none
             self._take(link, data_or_none)
         if max(errors, output) >= TURN:
-            self._wake()
+            self.wake()
         return sum(self._counts.values()) != before
 
     def _has_credit(self) -> bool:
@@ -344,10 +306,10 @@ class HostCommand:
         if nbytes > MOST_NOISE:
             why = f"a flood: {size(MOST_NOISE)} of login noise"
             hint = flood_hint(self.transport.by_hand(self.target, "true"))
-            self._end(ev.NodeLost(self.node, Failure(Kind.PROTOCOL, why, hint)))
+            self.lose(Failure(Kind.PROTOCOL, why, hint))
 
     def _give(self, stream: int, data: bytes) -> None:
-        if not data or self._stopping:
+        if not data or self.stopping:
             return
         self._counts[stream] += len(data)
         with self._lock:

@@ -1,7 +1,7 @@
-"""The thread of one host: connect, boot the agent, then read and write until the end.
+"""The link to one host's agent: connect, boot the agent, then read and write until the end.
 
-It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after that the thread
-only closes and ends. Each state has one time by which something is due::
+Whatever goes wrong becomes one ``NodeLost`` event. Each state has one time by which something is
+due::
 
     connecting --link--> booting --ready for an attempt--> serving --close()--> over
         |                   |                                 |
@@ -17,13 +17,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from dispatcher.bootstrap import payload
 from dispatcher.bootstrap.payload import boot_failure, flood_hint, link_ended, remote_message
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import HEADER, WireError, control
-from dispatcher.runner.loop import ConnectGate
+from dispatcher.runner.loop import CLOSE, READABLE, ConnectGate, HostLink
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import HostIntake
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -38,13 +39,11 @@ LAST_WORDS = 2.0
 #: with this code a program like ssh ends when the connection has, whatever the command returned
 _SSH_FAILED = 255
 
-#: inbox items that are not bytes to send
-_READABLE = object()
-_INPUT = object()
-_CLOSE = object()
-
 #: states of an open link; due then: the agent's answer, our next ping, the end of its last words
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
+
+#: an item of its inbox: there is input
+_INPUT = object()
 
 #: to show that we live
 _WATCH = control("watch")
@@ -56,57 +55,44 @@ _AGAIN, _ANSWERS = 0.5, 1.5
 _LATE = 1.25
 
 
-class HostThread(threading.Thread):
+@dataclass(eq=False, repr=False, kw_only=True)
+class AgentLink(HostLink):
     """Reaches one node and carries frames both ways.
 
     prepare: the agent's first order, for ``attempt``. gate: says when to connect, and when again.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
     until it is lost, if the link can show that; self_fencing: the agent must check that as well.
-    credit: output bytes that the agent may have under way. These are called from this thread: tell
+    credit: output bytes that the agent may have under way. These are called from its thread: tell
     with events, output with (node, rank, stream, data), input_taken with (node, bytes that its
     readers of standard input have taken), on_heartbeat with the node when it gave a beat that
     we did not wait for, on_silence with (node, since when it is not heard, None: it is).
     """
 
-    def __init__(
-        self,
-        *,
-        node: int,
-        target: Target,
-        transport: Transport,
-        command: str,
-        prepare: bytes,
-        gate: ConnectGate,
-        boot_timeout: float,
-        heartbeat: float,
-        credit: int,
-        tell: Callable[[ev.Event], None],
-        output: Callable[[int, int, int, bytes], None],
-        input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
-        on_heartbeat: Callable[[int], None] = lambda node: None,
-        on_silence: Callable[[int, float | None], None] = lambda node, since: None,
-        unreachable: float = math.inf,
-        self_fencing: bool = False,
-        attempt: int = 0,
-    ) -> None:
-        super().__init__(name=f"link:{target.host}", daemon=True)
-        self.node = node
-        self._target = target
-        self._transport = transport
-        self._command = command
-        self._prepare = prepare
-        self._gate = gate
-        self._boot_timeout = boot_timeout
-        self._heartbeat = heartbeat
-        self._unreachable = unreachable
-        self._self_fencing = self_fencing
-        self._tell = tell
-        self._on_heartbeat, self._on_silence = on_heartbeat, on_silence
+    node: int
+    target: Target
+    transport: Transport
+    command: str
+    prepare: bytes
+    gate: ConnectGate
+    boot_timeout: float
+    heartbeat: float
+    credit: int
+    tell: Callable[[ev.Event], None]
+    output: Callable[[int, int, int, bytes], None]
+    input_taken: Callable[[int, int], None] = lambda node, nbytes: None
+    on_heartbeat: Callable[[int], None] = lambda node: None
+    on_silence: Callable[[int, float | None], None] = lambda node, since: None
+    unreachable: float = math.inf
+    self_fencing: bool = False
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.name = f"link:{self.target.host}"
         self.intake = HostIntake(
-            node, attempt, credit=credit, tell=tell, output=output,
-            input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
+            self.node, self.attempt, credit=self.credit, tell=self.tell, output=self.output,
+            input_taken=self.input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
-        self._link: Link | None = None
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and must be answered
@@ -114,10 +100,7 @@ class HostThread(threading.Thread):
         self._heard = 0.0  # when the last beat came
         self._unheard: float | None = None  # since when its kernel, which had all, does not
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._readable = False
         self._closed = threading.Event()
-        self._stopping = False  # nothing that happens from now on is news
         self._errors = bytearray()
         self._ending: Ending | None = None  # as it was reported
 
@@ -125,12 +108,12 @@ class HostThread(threading.Thread):
 
     def send(self, frame: bytes) -> None:
         """Queue ``frame`` for the agent; returns at once."""
-        self._inbox.put(frame)
+        self.post(frame)
 
     def send_input(self, frame: bytes) -> None:
         """Queue an INPUT ``frame``; all that ``send`` was given goes before it."""
         self._input.put(frame)
-        self._inbox.put(_INPUT)
+        self.post(_INPUT)
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
@@ -140,7 +123,7 @@ class HostThread(threading.Thread):
     def done(self, event: ev.Event) -> None:
         """All sinks have ``event``; it may be another host's."""
         if self.intake.done(event):
-            self._wake()
+            self.wake()
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new frames."""
@@ -153,85 +136,83 @@ class HostThread(threading.Thread):
         self.send(control("finish"))
 
     def close(self) -> None:
-        """Ask the thread to close the link and end."""
-        self._stopping = True
         self._closed.set()
-        self._inbox.put(_CLOSE)
-
-    def break_off(self) -> None:
-        """Close the link now, so that a write which the host does not take ends."""
-        if self._link is not None:
-            self._link.close()
+        super().close()
 
     # -- the thread ---------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Connect and serve until the end; report an error as one ``NodeLost``."""
-        link = None
-        try:
-            opened = self._connect()
-            if isinstance(opened, Failure):
-                self._lose(opened)
-                return
-            self._link = link = opened
-            by = link.by or self._transport.name
-            self._tell(ev.NodeConnected(self.node, link.address, by, link.steps))
-            failure = self._serve(link)
-            if failure is not None:
-                self._lose(failure)
-        except Exception as error:  # a bug here must not look like a silent host
-            self._lose(Failure(Kind.PROTOCOL, f"internal error: {type(error).__name__}: {error}"))
-            raise
-        finally:
-            self._gate.given_up(self.node)
-            if link is not None and self.intake.is_over:
-                link.let_end()
-            elif link is not None:
-                link.close()
+    def open(self) -> None:
+        opened = self._connect()
+        if isinstance(opened, Failure):
+            self.lose(opened)
+            return
+        self.link = opened
+        by = opened.by or self.transport.name
+        self.tell(ev.NodeConnected(self.node, opened.address, by, opened.steps))
+        self._greet(opened)
 
-    def _lose(self, failure: Failure) -> None:
-        if not self._stopping and not self.intake.is_over:
+    def step(self, item: object) -> bool:
+        if item is CLOSE:
+            self.over = True
+        elif self.link is not None:
+            if item is None and self._has_input():
+                item = self._input.get()
+                self.intake.input_unpaid += len(item) - HEADER.size
+            failure = self._turn(self.link, item)
+            if failure is not None:
+                self.lose(failure)
+        return True
+
+    def due(self) -> float:
+        if self._has_input():
+            return 0.0
+        now = time.monotonic()
+        room = self.intake.room(now) if self.intake.is_held else math.inf
+        return min(self._due, now + self.intake.due(now), now + room, threading.TIMEOUT_MAX)
+
+    def leave(self) -> None:
+        self.gate.given_up(self.node)
+        if self.link is not None and self.intake.is_over:
+            self.link.let_end()
+        else:
+            super().leave()
+
+    def lose(self, failure: Failure) -> None:
+        self.over = True
+        if not self.stopping and not self.intake.is_over:
             for left in self.intake.left_out():
-                self._tell(left)
+                self.tell(left)
             unheard = 0.0 if self._unheard is None else time.monotonic() - self._unheard
-            self._tell(ev.NodeLost(self.node, failure, self._ending, round(unheard, 1)))
+            self.tell(ev.NodeLost(self.node, failure, self._ending, round(unheard, 1)))
 
     def _connect(self) -> Link | Failure:
         """A link, or the reason why none was opened in the time that the gate gives."""
         while True:
-            attempt = self._gate.enter(self.node)
-            if self._stopping:
+            attempt = self.gate.enter(self.node)
+            if self.stopping:
                 return Failure(Kind.LOST, "given up")
-            self._tell(ev.NodeConnecting(self.node, attempt.number))
-            opened = self._transport.open(self._target, self._command, attempt.until)
+            self.tell(ev.NodeConnecting(self.node, attempt.number))
+            opened = self.transport.open(self.target, self.command, attempt.until)
             if isinstance(opened, Link):
-                self._gate.reached(self.node)
+                self.gate.reached(self.node)
                 return opened
-            again = self._gate.failed(self.node, opened)
+            again = self.gate.failed(self.node, opened)
             if isinstance(again, Failure):
                 return again
             if self._closed.wait(again):
                 return opened
 
-    def _serve(self, link: Link) -> Failure | None:
-        self._greet(link)
-        while (item := self._next_item()) is not _CLOSE:
-            failure = self._turn(link, item)
-            if failure is not None:
-                return failure
-        return None
-
     def _greet(self, link: Link) -> None:
         """Send the agent's source and its first order; from now on its answer is due."""
-        self._state, self._due = BOOTING, time.monotonic() + self._boot_timeout
-        self._watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
-        watch = _WATCH if self._watched and self._self_fencing else b""
-        self._write(link, payload.payload() + watch + self._prepare)
-        link.watch(self._wake)
+        self._state, self._due = BOOTING, time.monotonic() + self.boot_timeout
+        self._watched = self.unreachable < math.inf and link.expect_answers(self.unreachable)
+        watch = _WATCH if self._watched and self.self_fencing else b""
+        self._write(link, payload.payload() + watch + self.prepare)
+        link.watch(self.wake)
 
     def _turn(self, link: Link, item: object) -> Failure | None:
         """Act on ``item``, and on due times; returns the failure if the link is over."""
-        if item is _READABLE:
+        if item is READABLE:
             self._readable, self.intake.is_held = False, True
         if self.intake.is_held and not self.intake.room(time.monotonic()):
             self.intake.is_held = False
@@ -263,30 +244,16 @@ class HostThread(threading.Thread):
         silent, has_all = link.silence()
         if silent >= _ANSWERS:
             self._unheard = now - silent if has_all else None
-            self._on_silence(self.node, now - silent)
+            self.on_silence(self.node, now - silent)
             self._note_heartbeat()
             return True
         self._unheard = None
         if not self.intake.rests:
-            self._on_silence(self.node, None if self._watched else self._heard + self._heartbeat)
+            self.on_silence(self.node, None if self._watched else self._heard + self.heartbeat)
         return False
 
-    def _next_item(self) -> object:
-        """The next item, input if there is no other; None when something is due."""
-        has_input = self._state != DEAF and not self._input.empty()
-        now = time.monotonic()
-        wait = 0.0 if has_input else max(0.0, min(self._due - now, self.intake.due(now)))
-        if self.intake.is_held:
-            wait = min(wait, self.intake.room(now))
-        try:
-            return self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
-        except queue.Empty:
-            pass
-        if not has_input:
-            return None
-        frame = self._input.get()
-        self.intake.input_unpaid += len(frame) - HEADER.size
-        return frame
+    def _has_input(self) -> bool:
+        return self._state != DEAF and not self._input.empty()
 
     def _write(self, link: Link, frames: bytes) -> None:
         """Send ``frames``; a link that takes none may still bring its last output."""
@@ -298,16 +265,11 @@ class HostThread(threading.Thread):
         except LinkClosed:
             self._state, self._due = DEAF, time.monotonic() + LAST_WORDS
 
-    def _wake(self) -> None:
-        if not self._readable:
-            self._readable = True
-            self._inbox.put(_READABLE)
-
     def _read(self, link: Link) -> Failure | None:
         """Read the data that is there now, as far as the quota allows; the rest waits."""
         try:
             self._take_errors(link)
-            while not (self._stopping or self.intake.is_held):
+            while not (self.stopping or self.intake.is_held):
                 if self.intake.take():
                     continue
                 data = link.read(READ_SIZE)
@@ -322,12 +284,12 @@ class HostThread(threading.Thread):
         return None
 
     def _by_hand(self, command: str) -> str:
-        return self._transport.by_hand(self._target, command)
+        return self.transport.by_hand(self.target, command)
 
     def _beaten(self) -> None:
         self._beat = True
         self._heard = time.monotonic()
-        self._on_silence(self.node, None)
+        self.on_silence(self.node, None)
         self._note_heartbeat()
 
     def _is_ready(self) -> None:
@@ -337,12 +299,12 @@ class HostThread(threading.Thread):
 
     def _note_heartbeat(self) -> None:
         if not self.intake.rests:
-            self._on_heartbeat(self.node)
+            self.on_heartbeat(self.node)
 
     def _expect_heartbeat(self) -> None:
         """The agent was just heard; we answer a beat, so that one wake-up serves both."""
         self._beat = False
-        self._due = time.monotonic() + self._heartbeat * _LATE
+        self._due = time.monotonic() + self.heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
         while not self.intake.is_held and (size := self._read_errors(link)):
@@ -372,7 +334,7 @@ class HostThread(threading.Thread):
         if not self.intake.is_synced:
             noise = self.intake.noise()
             failure = boot_failure(self._by_hand("python3 -V"), noise, errors, status.code)
-            return self._transport.explain(self._target, failure)
+            return self.transport.explain(self.target, failure)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
@@ -380,6 +342,6 @@ class HostThread(threading.Thread):
         last_words = remote_message(self._last_errors(link) or self.intake.noise())
         return Failure(
             Kind.TIMEOUT,
-            f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",
+            f"no answer from the agent within {self.boot_timeout:.0f} s{last_words}",
             hint=payload.slow_hint(self._by_hand("true")),
         )

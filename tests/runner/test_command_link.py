@@ -13,8 +13,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.runner.exec import host_command
-from dispatcher.runner.exec.host_command import HELD_OPEN, POLL
+from dispatcher.runner.exec import command_link
+from dispatcher.runner.exec.command_link import HELD_OPEN, POLL
 from dispatcher.transport.base import Link, PromptTimer, Target, Transport, Window
 from runner.far import Clock, Host, Ringing, Talks, Way
 
@@ -29,7 +29,7 @@ READS = "a login file of this host reads standard input, where the command comes
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(host_command, "time", clock)
+    monkeypatch.setattr(command_link, "time", clock)
     return clock
 
 
@@ -44,7 +44,7 @@ SAYS = {"wrapper": WRAPPER, "sudo": True}
 def test_endless_login_noise_is_no_start(
     options: dict[str, Any], out: bytes, errors: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_command, "MOST_NOISE", 1 << 20)
+    monkeypatch.setattr(command_link, "MOST_NOISE", 1 << 20)
     host = Host(**options)
     host.command.open()
     for _ in range(2 + (1 << 20) // len(out + errors)):

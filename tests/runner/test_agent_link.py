@@ -30,9 +30,9 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import host_intake, host_thread, reports
-from dispatcher.runner.run.host_thread import HostThread
+from dispatcher.runner.loop import ConnectGate, HostExecutor
+from dispatcher.runner.run import agent_link, host_intake, reports
+from dispatcher.runner.run.agent_link import AgentLink
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READY = control(
@@ -138,14 +138,21 @@ class Watched:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
-        self.host = HostThread(
+        self.host = AgentLink(
             node=3, target=Target("n1"), transport=self.transport, command="agent",
             prepare=b"PREPARE", gate=ConnectGate(1, connect_limit), boot_timeout=boot_timeout,
             heartbeat=heartbeat, credit=1000, tell=self._tell,
             output=lambda *told: self.output.append(told), on_heartbeat=self.beats.append,
             **more,
         )  # fmt: skip
-        self.host.start()
+        self.executor = HostExecutor()
+        self.executor.serve(self.host)
+
+    def join(self) -> None:
+        """Wait until the host's thread has ended."""
+        ((thread, _),) = self.executor._threads
+        thread.join(60)
+        assert not thread.is_alive()
 
     def _tell(self, event: ev.Event) -> None:
         """Who is ready is given ranks at once, if there are any."""
@@ -176,8 +183,7 @@ def watch() -> Iterator[Callable[..., Watched]]:
     yield start
     for watched in made:
         watched.host.close()
-        watched.host.join(timeout=60)
-        assert not watched.host.is_alive()
+        watched.join()
 
 
 def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
@@ -221,7 +227,7 @@ def test_of_a_link_that_is_to_be_closed_nothing_more_is_taken(
 
     watched.host.intake._output = close
     link.say(encode(OUTPUT, b"hi", 6, 1))
-    watched.host.join(timeout=60)
+    watched.join()
     assert watched.output == [(3, 6, 1, b"hi")]
 
 
@@ -354,8 +360,7 @@ def test_who_is_closed_between_two_tries_ends_at_once(
     watched = watch(dropped, dropped, connect_limit=9000.0)
     wait_for(lambda: len(watched.transport._answers) == 1, 30, "the first try")
     watched.host.close()
-    watched.host.join(timeout=60)
-    assert not watched.host.is_alive()
+    watched.join()
     assert len(watched.transport._answers) == 1
 
 
@@ -368,7 +373,7 @@ def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
     watched.host.taken(200)  # half of the credit is due at 500
     watched.host.send(control("finish"))
     watched.host.close()
-    watched.host.join(timeout=60)
+    watched.join()
     sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
     bodies = [frame.body for frame in sent]
     assert bodies.count(control("credit", count=600)[HEADER.size :]) == 1
@@ -404,10 +409,10 @@ def test_input_waits_for_all_else_and_its_credit_comes_back(watch: Callable[...,
     taken = queue.SimpleQueue[tuple[int, ...]]()
     watched.host.intake._input_taken = lambda *told: taken.put(told)
     link._script.append(encode(TAKEN, COUNT.pack(16)))
-    watched.host._wake()
+    watched.host.wake()
     assert taken.get(timeout=60) == (3, 16)
     link._script.append(encode(TAKEN, COUNT.pack(1)))
-    watched.host._wake()
+    watched.host.wake()
     assert watched.failure().kind is Kind.PROTOCOL
 
 
@@ -415,14 +420,14 @@ def test_last_words_are_waited_for(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The far side takes nothing any more, but what it said last is still on its way."""
-    monkeypatch.setattr(host_thread, "LAST_WORDS", 60.0)
+    monkeypatch.setattr(agent_link, "LAST_WORDS", 60.0)
     link = ScriptedLink([SYNC + READY], b"KeyError: 1\n", 1)
     watched = watch(link)
     watched.until(ev.NodeReady)
     link.closed.set()
     watched.host.send(control("credit", count=1))
     link._script.append(b"")
-    watched.host._wake()
+    watched.host.wake()
     assert "KeyError: 1" in watched.failure().why
 
 
@@ -433,9 +438,9 @@ def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -
     watched.until(ev.NodeReady)
     watched.host.finish()
     link._script += [swept, b""]
-    watched.host._wake()
+    watched.host.wake()
     assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)
-    watched.host.join(timeout=60)
+    watched.join()
     assert watched.events.empty()
     assert link.is_let_end
 
@@ -448,7 +453,7 @@ def test_who_is_closed_before_its_last_word_is_not_waited_for(
     watched.until(ev.NodeReady)
     watched.host.finish()
     watched.host.close()
-    watched.host.join(timeout=60)
+    watched.join()
     assert link.closed.is_set()
     assert not link.is_let_end
 
@@ -485,7 +490,7 @@ def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
     assert told == ["node.paused", "node.heard", "node.noticed"]
     assert watched.beats == [3, 3]
     watched.host.close()
-    watched.host.join(timeout=60)
+    watched.join()
     sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
     assert {frame.body for frame in sent} == {control("ping")[HEADER.size :]}
 
@@ -509,7 +514,7 @@ def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
     assert link.expected == expected
     assert link.heard.endswith(control("watch") + b"PREPARE") == watches
     watched.host.close()
-    watched.host.join(60)
+    watched.join()
 
 
 @cases(("has_all", "unheard"), [(True, 9.0), (False, 0.0)])
@@ -537,4 +542,4 @@ def test_beats_of_a_host_whose_kernel_is_silent_are_not_missed(
     assert isinstance(lost, ev.NodeLost)
     assert unheard <= lost.unheard < unheard + 5
     assert len(link.heard) == size  # nothing is written that would begin the wait anew
-    watched.host.join(60)
+    watched.join()
