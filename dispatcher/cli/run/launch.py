@@ -310,7 +310,7 @@ def _run(
     return code
 
 
-def typed_line(plan: JobPlan, options: RunOptions) -> Typed:
+def typed_line(plan: JobPlan, options: RunOptions) -> Typed | None:
     """The command line as typed, for the record: values of ``-x`` are left out."""
     import click
 
@@ -335,6 +335,8 @@ def typed_line(plan: JobPlan, options: RunOptions) -> Typed:
     at = len(typed) - len(options.words)
     ours = tuple(map(masked, typed[:at]))
     words = tuple(map(masked, options.words)) if plan.parts else options.words
+    if any("\0" in word for word in typed):
+        return None  # of a program that calls us: no line could be typed so
     return Typed(ours, words, cwd_of(None), tuple(withheld))
 
 
