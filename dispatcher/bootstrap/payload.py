@@ -108,17 +108,18 @@ def load(sources):
     sys.meta_path.insert(0, Loader(sources))
 """
 
-_RUN = """
+#: objects, beyond those freed, that our Python makes between two looks for cycles: a start makes
+#: none, and looking for them takes 1.5 ms of it
+LOOK_FOR_CYCLES = 50_000
+_RUN = f"""
+import gc
+gc.set_threshold({LOOK_FOR_CYCLES})
 load(dict(zip(m[::2], m[1::2])))
 sys.excepthook = lambda *e: __import__("traceback").print_exception(*e)
 """
 
-#: objects, beyond those freed, that an agent makes between two looks for cycles
-LOOK_FOR_CYCLES = 50_000
-#: the agent's beginning. A start makes no cycles, and looking for them takes 1.5 ms
+#: the agent's beginning
 _START = f"""
-import gc
-gc.set_threshold({LOOK_FOR_CYCLES})
 try:
     import _ctypes
 except ImportError as error:
