@@ -390,6 +390,7 @@ def test_the_typed_line_has_no_values(
     exports = (("PATH", "/bin"), ("B", "2"))
     parts = (SimpleNamespace(exports=exports),) if ":" in given.words else ()
     found = typed_line(cast("Any", SimpleNamespace(parts=parts)), given)
+    assert found is not None
     assert found.options == tuple(options.split())
     assert found.words == tuple(words.split())
     assert found.withheld == tuple(withheld.split())
