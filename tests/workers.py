@@ -31,6 +31,8 @@ LONG = (
 )  # fmt: skip
 #: files whose tests read all of the product, which is parsed once for one worker
 RULES = tuple(f"tests/test_{name}.py" for name in ("layers", "docstrings", "imports", "references"))
+#: long ones that go to one worker, because to make their images takes it ten seconds
+TOGETHER = ("tests/runs/run/test_containers.py",)
 #: files with tests that wait for a clock: at the end nobody would compute beside them
 WAITING = ("tests/runner",)
 #: what a worker's Python is started by: its shell is the namespace's process 1, which reaps
@@ -67,7 +69,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(RULES):
                 return "rules"
-            return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
+            is_alone = nodeid.startswith(LONG) and not nodeid.startswith(TOGETHER)
+            return nodeid if is_alone else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
     return Dealt(config, log)
