@@ -15,7 +15,6 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import progress_of
 from dispatcher.model.frozen import Document, value
 from dispatcher.model.hostset import fold
-from dispatcher.output.monitor.run_picture import progress_text
 from dispatcher.output.text.sanitize import cell
 
 #: characters of a program and of hosts in a row
@@ -144,6 +143,14 @@ def _listed(job: registry.Job, progress: str, left: float | None) -> ListedJob:
     )  # fmt: skip
 
 
+def _progress(job: ListedJob) -> str:
+    if not job.progress:
+        return "-"
+    from dispatcher.output.monitor.run_picture import progress_text  # it loads much
+
+    return progress_text(job.progress, job.left)
+
+
 def _row(job: ListedJob) -> dict[str, str]:
     return {
         "JOB": job.id,
@@ -154,7 +161,7 @@ def _row(job: ListedJob) -> dict[str, str]:
         "AGE": age(time.time() - job.began),
         "HOSTS": cell(job.hosts, WIDEST),
         "PROGRAM": cell(shlex.join(job.program), WIDEST),
-        "PROGRESS": progress_text(job.progress or "-", job.left),
+        "PROGRESS": _progress(job),
         "VERDICT": cell((*job.verdict, "-")[0], 2 * WIDEST),
     }
 
