@@ -8,38 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.monitor_events import (
-    GpusUsed,
-    GpuTroubled,
-    NodeVersions,
-    SamplesWanted,
-    StacksWanted,
-    VersionsWanted,
-)
-from dispatcher.core.events.mpi_events import MpiFound
-from dispatcher.core.events.run_events import (
-    Entry,
-    Event,
-    HostsNoted,
-    NodeReady,
-    RunRestarting,
-    Sink,
-)
+from dispatcher.api.host_notes import HostNotes
+from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
+from dispatcher.core.events.run_events import Entry, Event, RunRestarting, Sink
 from dispatcher.jobs import registry
-from dispatcher.jobs.host_history import LostBefore, jobs_text, neighbours
+from dispatcher.jobs.host_history import LostBefore
 from dispatcher.jobs.job_server import JobServer
 from dispatcher.jobs.job_socket import restart_of
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError, FileUnusable
 from dispatcher.model.frozen import fields_of
-from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.devices import chosen
 from dispatcher.plan.job.job_plan import Change, JobPlan
@@ -50,15 +34,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dispatcher.api.run_session import RunSession
-    from dispatcher.checks.hardware.gpu_users import GpuUser
     from dispatcher.plan.job.parts import Program
-
-#: seconds from the first host that reports users of its GPUs to the note on all of these
-TOGETHER = 2.0
-
-
-#: seconds after the start until hosts are asked for versions: that takes nothing from a start
-LATER = 10.0
 
 
 class JobRecord(Sink):
@@ -66,10 +42,10 @@ class JobRecord(Sink):
 
     It serves the job's socket (``job_server.Orders``). reach: the flags for reaching hosts. paths:
     of its files, if it keeps any. say: prints a note if there is no record (a full or read-only
-    home); the run goes on. tell: gives the run an order of another shell. program_of: the program
-    for the new words of a restart. slow: lines on slow ranks. started: called with the number of
-    ranks when all run; given only in the background. by_program: a program started the run.
-    ``typed`` is the user's command line.
+    home); the run goes on. tell: passes another shell's order on to the run. program_of: the
+    program for the new words of a restart. slow: lines on slow ranks. started: called with the
+    number of ranks when all run; given only in the background. by_program: a program started the
+    run. ``typed`` is the user's command line.
     Raises: FileUnusable in the background if there is no record, for no command could reach it.
     """
 
@@ -96,14 +72,7 @@ class JobRecord(Sink):
         self._folder: Path | None = None
         self._server: JobServer | None = None
         self._stacks: Sink | None = None  # made when a client first asks
-        self._xids: dict[str, int] = {}  # host -> the last error of one of its GPUs
-        self._with_gpus: set[str] = set()
-        self._users: dict[str, list[GpuUser]] = {}  # host -> users of its GPUs, for the next note
-        self._due = 0.0  # when that note is due
-        self._has_looked_back = False
-        self._versions: dict[str, dict[str, list[str]]] = {}  # software -> version -> hosts
-        self._awaited: set[int] = set()  # hosts that have yet to report theirs
-        self._has_ended = threading.Event()
+        self._hosts: HostNotes | None = None  # if there is a record
         places = (*self._plan.nodes, *self._plan.spares)
         hosts = [node.host for node in places]
         self._lost = LostBefore(self._state.hosts, session.tell)
@@ -123,6 +92,7 @@ class JobRecord(Sink):
                 variables=sorted({name for part in parts for name, _ in part.exports}),
                 gpus=[chosen(node, self._plan.devices, self._plan.exports) for node in places],
             )
+            self._hosts = HostNotes(session, self._folder, self._tell)
             self._note_phase(self._folder)
             self._server = JobServer(self._folder, self)
         except (OSError, DispatchError) as error:
@@ -132,53 +102,17 @@ class JobRecord(Sink):
         if self._folder is None:
             return
         self._note_phase(self._folder)
-        match entry.event:
-            case GpuTroubled(node, xid=xid) if xid:
-                self._xids[self._state.hosts[node]] = xid
-            case NodeReady(node, facts) if facts.gpus:
-                self._with_gpus.add(self._state.hosts[node])
-            case GpusUsed(node, said):
-                self._note_users(node, said)
-            case MpiFound(node, library, served):
-                self._take_versions(node, {"mpi": library or served})
-            case NodeVersions(node, found):
-                from dispatcher.checks.health import versions_in  # after the start
-
-                self._take_versions(node, versions_in(found))
-                self._awaited.discard(node)
-                if not self._awaited:
-                    self._note_versions(self._folder)
-            case VersionsWanted():
-                self._awaited = {one.node for one in self._state.ranks.values()}
         if isinstance(entry.event, RunRestarting):
             words = getattr(entry.event.cause, "words", ())  # verdicts are not loaded for this
             if words:
                 with contextlib.suppress(OSError, ValueError):
                     registry.note_program(self._folder, words)
-        for sink in (self._lost, self._server, self._stacks):
+        for sink in (self._hosts, self._lost, self._server, self._stacks):
             if sink is not None:
                 sink.event(entry)
 
-    def _note_users(self, node: int, said: bytes) -> None:
-        from dispatcher.checks.hardware.gpu_users import users
-
-        name = self._state.hosts[node]
-        places = [one for one in self._session.plan.nodes if one.host.name == name]
-        for place in places[:1]:
-            if found := users(said, chosen(place, self._plan.devices, self._plan.exports)):
-                self._users[name] = found
-
     def tick(self, now: float) -> bool:
-        if not self._users:
-            return False
-        self._due = self._due or now + TOGETHER
-        if now >= self._due:
-            from dispatcher.checks.hardware.gpu_users import users_text
-
-            nodes = tuple(map(self._state.hosts.index, self._users))
-            self._session.tell(HostsNoted(nodes, f"GPUs are in use: {users_text(self._users)}"))
-            self._users, self._due = {}, 0.0
-        return bool(self._users)
+        return self._hosts is not None and self._hosts.tick(now)
 
     def goes_on(self) -> None:
         """The run has waited for its hosts, and connects now."""
@@ -197,63 +131,8 @@ class JobRecord(Sink):
             return
         if self._started is not None:
             self._started(self._state.world_size)
-        # only now, because the start has no time for it, and a restart may run other code
-        threading.Thread(target=self._look_around, args=(folder,), name="look", daemon=True).start()
-
-    def _take_versions(self, node: int, found: Mapping[str, str]) -> None:
-        for name, version in found.items():
-            hosts = self._versions.setdefault(name, {}).setdefault(version, [])
-            hosts.append(self._state.hosts[node])
-
-    def _note_versions(self, folder: Path) -> None:
-        folded = {
-            name: {version: fold(dict.fromkeys(hosts)) for version, hosts in of.items()}
-            for name, of in self._versions.items()
-        }
-        with contextlib.suppress(OSError):
-            registry.write(folder / "versions.json", folded)
-
-    def _look_around(self, folder: Path) -> None:
-        is_first = not self._has_looked_back
-        with contextlib.suppress(OSError, DispatchError):
-            nodes, text = self._failed_before()
-            if nodes:
-                self._session.tell(HostsNoted(nodes, text))
-            near = neighbours(registry.jobs(running=True), self._plan.run_id)
-            others = {host: jobs for host, jobs in near.items() if host not in self._with_gpus}
-            if others:
-                nodes = tuple(map(self._state.hosts.index, others))
-                self._session.tell(HostsNoted(nodes, f"hosts are in use: {jobs_text(others)}"))
-        from dispatcher.jobs.code_state import note_commit
-
-        note_commit(folder)
-        if is_first and not self._has_ended.wait(LATER):
-            self._tell(VersionsWanted())
-
-    def _failed_before(self) -> tuple[tuple[int, ...], str]:
-        """The hosts that have failed in several of the last runs, and which; once a run."""
-        if self._has_looked_back:
-            return (), ""
-        self._has_looked_back = True
-        if not registry.any_blamed():
-            return (), ""
-        from dispatcher.jobs.host_history import SEVERAL, failing, failures_text
-
-        hosts = self._state.hosts
-        found = failing(registry.jobs(), set(hosts), SEVERAL)
-        return tuple(hosts.index(one.host) for one in found), failures_text(found)
-
-    def _blamed(self) -> dict[str, str]:
-        """Host -> the code of the cause, of the hosts that the run failed because of."""
-        closed = self._session.closed
-        if closed is None or (closed.verdict.ok and not closed.verdict.attempts):
-            return {}
-        from dispatcher.checks.xid import CRITICAL, TABLE
-        from dispatcher.jobs.host_history import blamed
-
-        xids = {} if closed.verdict.ok else self._xids
-        hard = {host: f"Xid-{xid}" for host, xid in xids.items() if TABLE.get(xid) == CRITICAL}
-        return hard | blamed(closed)
+        if self._hosts is not None:
+            self._hosts.look_around()
 
     def picture(self) -> Mapping[str, Any]:
         """The progress of the run, as plain values."""
@@ -354,13 +233,10 @@ class JobRecord(Sink):
 
         unfit: host -> why it did not pass the checks before the start, as a code.
         """
-        self._has_ended.set()
-        if self._folder is not None:
-            blamed = {**unfit, **self._blamed()}
-            if blamed and (before := self._failed_before()[1]):
+        if self._folder is not None and self._hosts is not None:
+            blamed = {**unfit, **self._hosts.conclude()}
+            if blamed and (before := self._hosts.failed_before()[1]):
                 self._say(f"note: {before}")
-            if self._versions:
-                self._note_versions(self._folder)
             try:
                 rate = None if self._state.pace is None else self._state.pace.rate
                 registry.conclude(self._folder, exit_code, lines, blamed, rate)

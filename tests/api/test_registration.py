@@ -14,7 +14,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.api import registration
+from dispatcher.api import host_notes
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
@@ -100,7 +100,7 @@ def test_what_is_written_down(tmp_path: Path) -> None:
 
 
 def test_versions_of_a_job_that_has_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "LATER", 0.01)
+    monkeypatch.setattr(host_notes, "LATER", 0.01)
     made = Made()
     for _ in range(2):  # a restart asks no more
         made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 7), RankSpawned(1, 1, 8))
