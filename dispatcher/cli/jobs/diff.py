@@ -116,7 +116,7 @@ def compared(a: dict[tuple[str, str], str], b: dict[tuple[str, str], str]) -> li
 
 
 def _steady(verdict: str) -> str:
-    """``verdict`` without the numbers that each run has of its own."""
+    """``verdict`` without pids, run ids and seconds, which differ in each run."""
     return re.sub(r"pid \d+|\d{8}-\d{6}-\w+|[\d.]+ ?s\b", "", verdict)
 
 

@@ -320,7 +320,7 @@ def typed_line(plan: JobPlan, options: RunOptions) -> Typed | None:
     context = click.get_current_context(silent=True)
     typed: tuple[str, ...] = options.words if context is None else context.obj
     given = [item for item in options.exports if "=" in item]
-    if plan.parts:  # each has options of its own, among the words
+    if plan.parts:  # the options of each part are among the words
         given += [f"{name}={value}" for part in plan.parts for name, value in part.exports]
     withheld: dict[str, None] = {}
 
