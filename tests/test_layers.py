@@ -43,7 +43,7 @@ MAY: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 #: most entries in a folder of the house, and in the house itself; most modules in all
-MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 331
+MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 332
 
 #: room -> most lines, those of its comments and docstrings included. A commit that needs more takes
 #: them from another room here, or says in one sentence beside the number why the whole grows
@@ -52,9 +52,9 @@ MOST_LINES = {
     # tools, and what NCCL and GPUs say. One reader in remote takes what arrives of put and of get.
     # The whole grows by what a team asks of a tool that it uses for months: containers, the history
     # of jobs, who uses the GPUs, hosts that fail again, profiles
-    "model": 2_765, "remote": 11_385, "comm": 2_925, "plan": 5_258, "checks": 3_422,
-    "bootstrap": 925, "core": 7_440, "transport": 8_815, "transfer": 2_005, "output": 7_525,
-    "jobs": 1_475, "runner": 4_125, "api": 2_605, "cli": 12_130,
+    "model": 2_765, "remote": 11_385, "comm": 2_925, "plan": 5_275, "checks": 3_422,
+    "bootstrap": 925, "core": 7_440, "transport": 8_815, "transfer": 2_000, "output": 7_520,
+    "jobs": 1_475, "runner": 4_125, "api": 2_605, "cli": 12_124,
     "scripts": 9_155, "tests": 106_740,
 }  # fmt: skip
 

@@ -12,8 +12,9 @@ from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.binding import Topology
+from dispatcher.plan.job.compared import NamedFile
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
-from dispatcher.plan.job.parts import NamedFile, Part
+from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
 from dispatcher.remote.host.own_folder import shm_link

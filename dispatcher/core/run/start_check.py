@@ -27,8 +27,8 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import quoted, size
 from dispatcher.plan.job import devices
+from dispatcher.plan.job.compared import NamedFile
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.parts import NamedFile
 
 #: seconds for the first probe (the address ssh used) and for the last (all addresses)
 FIRST_PROBE, LAST_PROBE = 1.0, 3.0

@@ -31,8 +31,9 @@ from dispatcher.plan.hosts.filters import choose_hosts
 from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import Topology
+from dispatcher.plan.job.compared import MOST_FILES, NamedFile, imported, named_files
 from dispatcher.plan.job.devices import NodePlan
-from dispatcher.plan.job.parts import NamedFile, PartPlan, Program
+from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, Ranks, divide_hosts
 from dispatcher.plan.job.request import JobSettings, Request, check_request
 from dispatcher.plan.variables import exported
@@ -65,7 +66,7 @@ class JobPlan(JobSettings):
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     parts: tuple[PartPlan, ...] = ()  # the programs, where there are several; program: the first
     notices: tuple[str, ...] = ()
-    named: tuple[NamedFile, ...] = ()  # hosts are compared in these, see ``parts``
+    named: tuple[NamedFile, ...] = ()  # hosts are compared in these, see ``compared``
     modules: tuple[str, ...] = ()  # that the script imports: the same
 
     @property
@@ -232,13 +233,13 @@ def with_compared(plan: JobPlan, here: str = "", sent: Collection[str] = ()) -> 
     parts = [part.program for part in plan.every_part if part.cwd == plan.cwd]
     words = [one.argv[0] for one in parts if one.kind == "command" and "/" in one.argv[0]]
     words += [word for one in parts for word in one.argv[1:] if several]
-    files = {one.name: one for word in words for one in programs.named_files(word, here, sent)}
+    files = {one.name: one for word in words for one in named_files(word, here, sent)}
     modules: tuple[str, ...] = ()
     if several and program.kind == "module":
         modules = (program.argv[0].partition(".")[0],)
     elif several and program.kind == "script":
-        modules = programs.imported(posixpath.join(here, program.argv[0]))
-    return replace(plan, named=tuple(files.values())[: programs.MOST_FILES], modules=modules)
+        modules = imported(posixpath.join(here, program.argv[0]))
+    return replace(plan, named=tuple(files.values())[:MOST_FILES], modules=modules)
 
 
 def plan_job(request: Request, run_id: str) -> JobPlan:

@@ -3,19 +3,14 @@
 All ranks are one world and count through the parts in their order; on a host the local ranks do
 the same. A part takes slots that those before it have left, on the hosts that it names or on all:
 ``np`` ranks; or ``nproc_per_node`` on each of its hosts; or, with neither, as many as its hosts
-have slots. Pure, but for ``named_files`` and ``imported``, which look at this machine's disk.
+have slots. Pure.
 """
 
 from __future__ import annotations
 
-import ast
-import os
 import posixpath
 import re
-import stat
-import sys
-import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -37,10 +32,6 @@ from dispatcher.plan.job.placement import Ranks, TooFewSlots, parse_ranks, ranks
 if TYPE_CHECKING:
     from dispatcher.plan.job.devices import NodePlan
 
-#: named files, and modules, at most; bytes of a script that is read for its imports
-MOST_FILES, MOST_MODULES, MOST_SCRIPT = 256, 64, 256 << 10
-#: errors by which a program goes on without a module
-_EXPECTED = ("ImportError", "ModuleNotFoundError", "Exception")
 #: characters of a part's name that labels show
 LONGEST_NAME = 24
 #: programs of one job at most
@@ -81,15 +72,6 @@ def parse_wrap(text: str, size: int | None = None) -> tuple[Ranks, tuple[str, ..
         return parse_ranks(ranks, "--wrap", size), tuple(words)
     except UsageError as error:
         raise UsageError(error.message, hint=WRAP) from None
-
-
-@value
-class NamedFile(Value):
-    """A file, or a ``folder``, that an argument names. sent: ``--sync`` has just sent it."""
-
-    name: str
-    folder: bool = False
-    sent: bool = False
 
 
 @value
@@ -319,53 +301,3 @@ def by_part(parts: Sequence[PartPlan], hosts: Sequence[str]) -> list[int]:
     for part in parts:
         found += [at for at, host in enumerate(hosts) if at not in found and part.runs_on(host)]
     return found
-
-
-def named_files(word: str, here: str, sent: Collection[str]) -> Iterator[NamedFile]:
-    """The files that ``word`` names, alone or after ``=``; of a folder those that were sent too."""
-    for name in (word, word.partition("=")[2]):
-        path = os.path.normpath(os.path.join(here, name))
-        inside = os.path.relpath(path, here)
-        try:
-            mode = os.stat(path).st_mode
-        except (OSError, ValueError):
-            continue
-        if stat.S_ISREG(mode):
-            yield NamedFile(name, sent=inside in sent)
-        elif stat.S_ISDIR(mode) and not mode & stat.S_ISVTX and inside.strip("./"):
-            # hosts have their own /tmp; a folder around ours is no input
-            yield NamedFile(name, folder=True)
-            below = sorted(one for one in sent if one.startswith(inside + "/"))
-            for one in below[:MOST_FILES]:
-                yield NamedFile(os.path.join(name, one[len(inside) + 1 :]), sent=True)
-
-
-def imported(script: str) -> tuple[str, ...]:
-    """Modules that the top level of ``script`` needs, without the standard library's.
-
-    Without imports in ``if``, and in ``try`` with ``except ImportError``. () for an unreadable one.
-    """
-    try:
-        with open(script, "rb") as file, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the ranks print them
-            tree = ast.parse(file.read(MOST_SCRIPT))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return ()
-    own = {"__main__", "__future__", *sys.stdlib_module_names}
-    names = dict.fromkeys(name.partition(".")[0] for name in _imports(tree.body))
-    return tuple(name for name in names if name not in own)[:MOST_MODULES]
-
-
-def _imports(body: list[ast.stmt]) -> Iterator[str]:
-    for node in body:
-        match node:
-            case ast.Import(names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(str(module), level=0):
-                yield module
-            case ast.If(ast.Compare(ast.Name("__name__")), inner) | ast.With(body=inner):
-                yield from _imports(inner)
-            case ast.Try(inner, handlers):
-                caught = [ast.unparse(one.type) if one.type else "Exception" for one in handlers]
-                if not any(name in words for words in caught for name in _EXPECTED):
-                    yield from _imports(inner)

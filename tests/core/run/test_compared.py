@@ -11,8 +11,8 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.verdicts import CodeChange, Rejected
 from dispatcher.core.run.restart import code_changes, own_code, program_alone
 from dispatcher.core.run.start_check import StartCheck, differences
+from dispatcher.plan.job.compared import NamedFile
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.plan.job.parts import NamedFile
 
 from ..conftest import facts, make_plan
 from .world import World

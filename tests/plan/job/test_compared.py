@@ -10,8 +10,9 @@ from typing import Any
 from cases import cases
 
 from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.job.compared import imported
 from dispatcher.plan.job.job_plan import JobPlan, plan_job, with_compared
-from dispatcher.plan.job.parts import Program, imported
+from dispatcher.plan.job.parts import Program
 from dispatcher.plan.job.request import Request
 
 
